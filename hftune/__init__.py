@@ -1,0 +1,35 @@
+"""hftune: fine-tuning for the Hugging Face ecosystem. ``load_recipe``, ``train`` and ``predict`` are the Python API.
+
+Names are imported when they are first used, so that ``import hftune`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hftune.config import Recipe as Recipe
+    from hftune.config import load_recipe as load_recipe
+    from hftune.errors import HftuneError as HftuneError
+    from hftune.inference import predict as predict
+    from hftune.pipeline import train as train
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Recipe": "hftune.config",
+    "load_recipe": "hftune.config",
+    "HftuneError": "hftune.errors",
+    "train": "hftune.pipeline",
+    "predict": "hftune.inference",
+}
+
+__all__ = ["HftuneError", "Recipe", "__version__", "load_recipe", "predict", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'hftune' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

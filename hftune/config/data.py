@@ -1,0 +1,48 @@
+"""The ``data`` section: where rows come from and which of them are used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from hftune.config.section import Section
+
+
+class LabelledData(Section):
+    """Labelled texts or pairs of texts, in three splits."""
+
+    kind: Literal["labelled"] = "labelled"
+    name: str = "reviews"
+    """An embedded name, a Hub id, a folder of split files, or one file."""
+    subset: str | None = None
+    """The configuration of a Hub dataset that has several."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hub dataset."""
+    train: str | None = None
+    """File of the training split, where the names in the folder do not tell."""
+    dev: str | None = None
+    """File of the dev split."""
+    test: str | None = None
+    """File of the test split."""
+    text_column: str | None = None
+    """Column of the (first) text; found by its name where not given."""
+    pair_column: str | None = None
+    """Column of the second text; found by its name where not given, 'none' for single texts."""
+    label_column: str | None = None
+    """Column of the label; found by its name where not given."""
+    max_length: int = Field(default=128, ge=2)
+    """Tokens kept of each example, special tokens among them."""
+    truncate: Literal["longest", "first", "second"] = "longest"
+    """Which text of a pair gives way when both do not fit."""
+    labels: int | None = Field(default=None, ge=1)
+    """Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500)."""
+    dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of train that becomes dev when there is no dev split."""
+    test_share: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of train that becomes test when there is no test split; 0 makes none."""
+    split_seed: int = Field(default=0, ge=0)
+    """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
+
+
+DataSection = LabelledData

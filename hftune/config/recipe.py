@@ -1,0 +1,52 @@
+"""The whole recipe: six sections, frozen, with every default filled in. Made by ``hftune.config.load``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from hftune.config.data import DataSection
+from hftune.config.hub import HubSection
+from hftune.config.method import MethodSection
+from hftune.config.model import ModelSection
+from hftune.config.section import Section
+from hftune.config.task import TaskSection
+from hftune.config.train import TrainSection
+
+PRETRAINED_EPOCHS = 3.0
+SCRATCH_EPOCHS = 8.0
+
+
+class Recipe(Section):
+    """Everything that decides a run. The copy in the run directory gives the same run again."""
+
+    task: TaskSection = Field(default_factory=TaskSection)
+    """What is predicted and scored."""
+    data: DataSection = Field(default_factory=DataSection)
+    """Where rows come from."""
+    model: ModelSection = Field(default_factory=ModelSection)
+    """Which network."""
+    method: MethodSection = Field(default_factory=MethodSection)
+    """Which weights move."""
+    train: TrainSection = Field(default_factory=TrainSection)
+    """How they move."""
+    hub: HubSection = Field(default_factory=HubSection)
+    """Where the result is published."""
+
+    @model_validator(mode="after")
+    def _fill_what_depends_on_other_sections(self) -> Recipe:
+        """Learning rate and epochs depend on method and model; a resolved recipe states them as numbers."""
+        fresh = self.model.from_scratch
+        filled: dict[str, Any] = {}
+        if self.train.learning_rate is None:
+            method = self.method
+            filled["learning_rate"] = (
+                method.scratch_learning_rate if fresh else method.pretrained_learning_rate
+            )
+        if self.train.epochs is None:
+            filled["epochs"] = SCRATCH_EPOCHS if fresh else PRETRAINED_EPOCHS
+        if filled:
+            # The model is frozen for its users; here it is still being made.
+            object.__setattr__(self, "train", self.train.model_copy(update=filled))
+        return self
