@@ -1,0 +1,29 @@
+"""What a task hands to training: everything a Trainer needs that the ``train`` section does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import EvalPrediction
+
+
+@dataclass(frozen=True)
+class TrainingInputs:
+    """Tokenised rows, how they become batches, how a batch becomes a loss, and what is best."""
+
+    train: Dataset[Any]
+    dev: Dataset[Any]
+    collator: Callable[[list[dict[str, Any]]], Mapping[str, Tensor]]
+    train_lengths: list[int]
+    """Tokens of each training row, for length buckets."""
+    dev_lengths: list[int]
+    """Tokens of each dev row."""
+    compute_metrics: Callable[[EvalPrediction], dict[str, float]]
+    loss: Callable[..., Tensor] | None
+    """Trainer's compute_loss_func: (outputs, labels, num_items_in_batch) → loss; None takes the model's own."""
+    select_by: str
+    greater_is_better: bool
