@@ -1,0 +1,1 @@
+"""Networks and tokenizers: loading what exists, and our own architectures in one folder each."""

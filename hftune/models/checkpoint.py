@@ -1,0 +1,142 @@
+"""Finding a checkpoint, and saying plainly why one can't be had: unknown, unreachable, gated, or only as a pickle.
+
+Used by ``hftune.models.load``; the exceptions of three libraries end here as one HftuneError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.suggest import did_you_mean
+
+SAFE_WEIGHTS = ("*.safetensors",)
+PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+OFFLINE_CHOICE = "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
+
+
+def locate(name: str) -> str:
+    """What ``from_pretrained`` should be given: a run stands for its model folder, all else for itself."""
+    folder = Path(name)
+    if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
+        return str(folder / "model")
+    if folder.is_dir() and not (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file():
+        raise HftuneError(
+            f"the folder {name} holds no model: there is no config.json in it",
+            hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
+        )
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if looks_like_path and not folder.exists():
+        siblings = [str(folder.parent / entry.name) for entry in folder.parent.glob("*")]
+        raise HftuneError(
+            f"there is no folder {name}",
+            hint=did_you_mean(name, siblings) or "check the path; a Hub id has the form user/name",
+        )
+    return name
+
+
+def refuse_pickle(location: str, section: ModelSection) -> None:
+    """A local folder whose weights are only a pickle is refused before anything is opened."""
+    folder = Path(location)
+    if section.allow_pickle or not folder.is_dir():
+        return
+    safe = [path for pattern in SAFE_WEIGHTS for path in folder.glob(pattern)]
+    pickled = sorted(path.name for pattern in PICKLED_WEIGHTS for path in folder.glob(pattern))
+    if pickled and not safe:
+        raise pickle_error(section.name, ", ".join(pickled))
+
+
+def pickle_error(name: str, found: str) -> HftuneError:
+    """Weights that can run code when they are read."""
+    return HftuneError(
+        f"the weights of {name} exist only as a pickle ({found}), and reading a pickle can run any code",
+        hint="take a checkpoint with .safetensors weights, or pass --allow-pickle if you trust its author",
+    )
+
+
+@contextmanager
+def explained(section: ModelSection) -> Iterator[None]:
+    """Turn whatever a loader raises into one error that names the cause and the way out."""
+    try:
+        yield
+    except HftuneError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        raise _explain(error, section) from error
+
+
+def _explain(error: BaseException, section: ModelSection) -> HftuneError:
+    name, chain = section.name, list(_chain(error))
+    text = " ".join(str(link) for link in chain)
+    if any(isinstance(link, GatedRepoError) for link in chain):
+        return HftuneError(
+            f"the model {name} is gated", hint="accept its terms on the Hub, then log in with `hf auth login`"
+        )
+    if any(isinstance(link, RevisionNotFoundError) for link in chain):
+        return HftuneError(
+            f"the model {name} has no revision {section.revision!r}",
+            hint="leave model.revision out, or name a branch, tag or commit that exists",
+        )
+    if any(isinstance(link, (RepositoryNotFoundError, HFValidationError)) for link in chain):
+        return HftuneError(
+            f"no model {name!r}: not a folder here, and not a model on the Hub that you can see",
+            hint=f"check the spelling (user/name); a private model needs `hf auth login`. Offline: {OFFLINE_CHOICE}",
+        )
+    if "trust_remote_code" in text:
+        return HftuneError(
+            f"{name} comes with Python code of its own, which is not run unasked",
+            hint="read that code, then pass --trust-remote-code, with model.revision set to the commit you read",
+        )
+    if "safetensors" in text and "does not appear to have a file" in text:
+        return pickle_error(name, "no .safetensors file in the repository")
+    if any(isinstance(link, EntryNotFoundError) and type(link).__name__ != "LocalEntryNotFoundError" for link in chain):
+        return HftuneError(
+            f"{name} lacks a file that a model needs: {error}", hint="check that it is a transformers checkpoint"
+        )
+    if _unreachable(chain):
+        return HftuneError(
+            f"can't get the model {name!r}: the Hugging Face Hub can't be reached, and it is not in the local cache",
+            hint=f"check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {OFFLINE_CHOICE}",
+        )
+    return HftuneError(
+        f"can't load the model {name!r}: {str(error).strip()}",
+        hint="check that it is a checkpoint transformers can load; `hftune doctor` shows the installed versions",
+    )
+
+
+def _unreachable(chain: list[BaseException]) -> bool:
+    """Whether the root of the trouble is the network; the client libraries name these errors differently."""
+    names = {cls.__name__ for link in chain for cls in type(link).__mro__}
+    return bool(
+        names
+        & {
+            "LocalEntryNotFoundError",
+            "OfflineModeIsEnabled",
+            "ConnectError",
+            "ConnectionError",
+            "TimeoutException",
+            "TransportError",
+            "HfHubHTTPError",
+        }
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything it was raised from."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

@@ -1,0 +1,129 @@
+"""A classifier that is ready to answer: model, tokenizer, label names and length in one, saved and loaded as one.
+
+``hftune.tasks`` scores with it, ``hftune.inference`` predicts with it, ``hftune.verify`` reloads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.files import read_json, write_json
+from hftune.models.checkpoint import explained, locate, refuse_pickle
+
+CARD = "hftune.json"
+TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Texts in, logits out, in the order of ``labels``."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    labels: tuple[str, ...]
+    max_length: int
+    truncate: str
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[dict[str, list[int]]]:
+        """Token ids of each row, not padded: exactly what the model was trained on."""
+        return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncate=self.truncate)
+
+    def logits(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        batch_size: int = 64,
+        advance: Callable[[int], None] = lambda rows: None,
+    ) -> np.ndarray:
+        """Logits of every row, in the order given. Longest rows run first, so memory trouble shows at once."""
+        rows = self.encode(texts, pairs)
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["input_ids"]), reverse=True)
+        result = np.empty((len(rows), len(self.labels)), dtype=np.float32)
+        device, was_training = self.model.device, self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                chosen = order[start : start + batch_size]
+                batch = self.tokenizer.pad([rows[index] for index in chosen], return_tensors="pt").to(device)
+                result[chosen] = self.model(**batch).logits.float().cpu().numpy()
+                advance(len(chosen))
+        self.model.train(was_training)
+        return result
+
+    def save(self, folder: Path, **facts: Any) -> None:
+        """Weights as safetensors, tokenizer, and a small json with what neither of them can say."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        write_json(
+            folder / CARD,
+            {
+                "task": "classify",
+                "labels": list(self.labels),
+                "max_length": self.max_length,
+                "truncate": self.truncate,
+                **facts,
+            },
+        )
+
+    @classmethod
+    def load(cls, name: str, *, section: ModelSection | None = None, device: str | None = None) -> Classifier:
+        """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier."""
+        section = section or ModelSection(name=name)
+        location = locate(name)
+        refuse_pickle(location, section)
+        with explained(section):
+            tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=section.trust_remote_code)
+            model = AutoModelForSequenceClassification.from_pretrained(
+                location,
+                trust_remote_code=section.trust_remote_code,
+                use_safetensors=None if section.allow_pickle else True,
+                dtype=torch.float32,
+            )
+        card = Path(location) / CARD
+        facts = read_json(card) if card.is_file() else {}
+        names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
+        if facts and tuple(facts["labels"]) != names:
+            raise HftuneError(
+                f"{name}: the labels in {CARD} ({', '.join(facts['labels'])}) are not the model's ({', '.join(names)})",
+                hint="the folder was changed by hand; take the model folder of the run again",
+            )
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return cls(
+            model=model,
+            tokenizer=tokenizer,
+            labels=names,
+            max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
+            truncate=facts.get("truncate", "longest"),
+        )
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    *,
+    max_length: int,
+    truncate: str,
+) -> list[dict[str, list[int]]]:
+    """Token ids of each row. Training and prediction both come through here, so they can't differ."""
+    if len(texts) == 0:
+        return []
+    columns = tokenizer(
+        list(texts),
+        list(pairs) if pairs is not None else None,
+        truncation=TRUNCATION[truncate] if pairs is not None else True,
+        max_length=max_length,
+    )
+    return [
+        {name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))
+    ]

@@ -1,0 +1,127 @@
+"""Tokenizers and sequence classifiers by Hub id, folder, run or ``scratch:<preset>``. Called by the tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.models.checkpoint import explained, locate, refuse_pickle
+from hftune.models.presets import preset
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and which of its modules did not come from the checkpoint."""
+
+    model: PreTrainedModel
+    fresh_modules: tuple[str, ...]
+    """Names of modules with newly initialised weights: an adapter must carry these along."""
+
+
+def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; for a scratch model, one trained on the texts (the training split, nothing else)."""
+    if section.from_scratch and section.tokenizer is None:
+        return preset(section.name).train_tokenizer(texts, section.vocab_size)
+    source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
+    with explained(source):
+        tokenizer = AutoTokenizer.from_pretrained(
+            locate(source.name),
+            # A tokenizer named apart from the model has revisions of its own.
+            revision=section.revision if section.tokenizer is None else None,
+            trust_remote_code=section.trust_remote_code,
+        )
+    if tokenizer.pad_token is None:
+        raise HftuneError(
+            f"the tokenizer of {source.name} has no padding token, so texts can't be batched",
+            hint="take an encoder (BERT, RoBERTa …), or name another tokenizer with --set model.tokenizer=…",
+        )
+    return tokenizer
+
+
+def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """The architecture, before any weights: what length and label checks are made against."""
+    if section.from_scratch:
+        config = preset(section.name).build_config(tokenizer)
+    else:
+        with explained(section):
+            config = AutoConfig.from_pretrained(
+                locate(section.name), revision=section.revision, trust_remote_code=section.trust_remote_code
+            )
+    if section.dropout is not None:
+        _set_dropout(config, section.dropout)
+    return config
+
+
+def load_sequence_classifier(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
+) -> LoadedModel:
+    """An encoder with a classification head for these labels, in fp32.
+
+    A head that the checkpoint brings is kept only when its label names are the same ones.
+    """
+    config = load_config(section, tokenizer)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    if section.from_scratch:
+        return LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), ())
+    location = locate(section.name)
+    refuse_pickle(location, section)
+    with explained(section):
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            location,
+            config=config,
+            revision=section.revision,
+            trust_remote_code=section.trust_remote_code,
+            # True also looks for the Hub's own safetensors conversion; None would fall back to a pickle in silence.
+            use_safetensors=None if section.allow_pickle else True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise HftuneError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model {section.name} embeds only "
+            f"{model.get_input_embeddings().num_embeddings}",
+            hint="use the tokenizer that belongs to the model: leave model.tokenizer out",
+        )
+    fresh = _modules_of(info["missing_keys"], info["mismatched_keys"])
+    if fresh:
+        logger.info("newly initialised: %s", ", ".join(fresh))
+    return LoadedModel(model, fresh)
+
+
+def _modules_of(missing: Iterable[str], mismatched: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Parameter names to module names, each once: classifier.weight and classifier.bias are one module."""
+    names = [*missing, *(entry[0] for entry in mismatched)]
+    return tuple(sorted({name.rpartition(".")[0] for name in names}))
+
+
+def _set_dropout(config: PreTrainedConfig, rate: float) -> None:
+    """Every dropout rate the architecture has; their names differ from family to family."""
+    names = [
+        name
+        for name, value in config.to_dict().items()
+        if "drop" in name and (value is None or isinstance(value, float)) and not name.startswith("layerdrop")
+    ]
+    if not names:
+        raise HftuneError(
+            f"model.dropout is set, but a {config.model_type} model has no dropout setting",
+            hint="leave model.dropout out",
+        )
+    for name in names:
+        setattr(config, name, rate)
