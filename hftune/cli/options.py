@@ -1,8 +1,8 @@
 """The flags people change daily, declared once. Used by every command that trains: classify, joint, boolq …
 
-``FLAGS`` says which recipe setting each flag stands for, and ``resolve`` turns what was typed into a ``Recipe``.
-The help of such a flag is the sentence under the setting's field; a test keeps the two equal, so that ``--help``
-needs no pydantic.
+``FLAGS`` says which setting each flag stands for; ``resolve`` turns what was typed into a ``Recipe``.
+The help of such a flag is the sentence under the setting's field; a test keeps the two equal, so that
+``--help`` needs no pydantic.
 """
 
 from __future__ import annotations
@@ -45,201 +45,159 @@ _HOW = "How it is trained"
 _COLUMNS = "Columns and trust"
 _RUN = "The run"
 
+
+def _option(panel: str, metavar: str | None, help_text: str, *names: str) -> Any:
+    """One flag; a default is never shown, because the recipe may state another one."""
+    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel, show_default=False)
+
+
 RecipeName = Annotated[
     str | None,
-    typer.Option(
+    _option(
+        _WHAT,
+        "NAME|PATH",
+        "A shipped recipe (hftune recipes ls), a YAML file, or a run to repeat.",
         "--recipe",
         "-r",
-        metavar="NAME|PATH",
-        help="A shipped recipe (hftune recipes ls), a YAML file, or a run to repeat.",
-        rich_help_panel=_WHAT,
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="NAME",
-        help="A Hub id, a folder, an hftune run, or scratch:<preset>.",
-        rich_help_panel=_WHAT,
-    ),
+    _option(_WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
 ]
 Data = Annotated[
     str | None,
-    typer.Option(
+    _option(
+        _WHAT,
+        "NAME|PATH",
+        "An embedded name, a Hub id, a folder of split files, or one file.",
         "--data",
         "-d",
-        metavar="NAME|PATH",
-        help="An embedded name, a Hub id, a folder of split files, or one file.",
-        rich_help_panel=_WHAT,
     ),
 ]
-Method = Annotated[
-    str | None, typer.Option("--method", metavar="KIND", help="Which weights move.", rich_help_panel=_WHAT)
-]
+Method = Annotated[str | None, _option(_WHAT, "KIND", "Which weights move.", "--method")]
 Labels = Annotated[
     int | None,
-    typer.Option(
+    _option(
+        _WHAT,
+        "N",
+        "Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500).",
         "--labels",
-        metavar="N",
-        help="Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500).",
-        rich_help_panel=_WHAT,
     ),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(
-        "--max-length",
-        metavar="TOKENS",
-        help="Tokens kept of each example, special tokens among them.",
-        rich_help_panel=_HOW,
-    ),
+    _option(_HOW, "TOKENS", "Tokens kept of each example, special tokens among them.", "--max-length"),
 ]
 BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size", metavar="N", help="Rows in one forward pass on one device.", rich_help_panel=_HOW
-    ),
+    int | None, _option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option(
+    _option(
+        _HOW,
+        "X",
+        "Peak learning rate; chosen by the method and by whether weights are fresh where not given.",
         "--lr",
-        metavar="X",
-        help="Peak learning rate; chosen by the method and by whether weights are fresh where not given.",
-        rich_help_panel=_HOW,
     ),
 ]
 Epochs = Annotated[
     float | None,
-    typer.Option(
+    _option(
+        _HOW,
+        "X",
+        "Passes over the training rows; 3 for pretrained weights and 8 for fresh ones where not given.",
         "--epochs",
-        metavar="X",
-        help="Passes over the training rows; 3 for pretrained weights and 8 for fresh ones where not given.",
-        rich_help_panel=_HOW,
     ),
 ]
 EvalSteps = Annotated[
     int | None,
-    typer.Option(
-        "--eval-steps",
-        metavar="N",
-        help="Evaluate and save every so many updates; once an epoch where not given.",
-        rich_help_panel=_HOW,
+    _option(
+        _HOW, "N", "Evaluate and save every so many updates; once an epoch where not given.", "--eval-steps"
     ),
 ]
 Seed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        help="Seed of fresh weights, batch order, dropout and masks.",
-        rich_help_panel=_HOW,
-    ),
+    int | None, _option(_HOW, "N", "Seed of fresh weights, batch order, dropout and masks.", "--seed")
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option(
-        "--seeds",
-        metavar="N,N,…",
-        help="Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.",
-        rich_help_panel=_HOW,
+    _option(
+        _HOW, "N,N,…", "Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.", "--seeds"
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
+        _HOW,
+        "KEY=VALUE",
+        "Any other setting, as train.weight_decay=0.01; may be given often (hftune recipes schema).",
         "--set",
         "-s",
-        metavar="KEY=VALUE",
-        help="Any other setting, as train.weight_decay=0.01; may be given often (hftune recipes schema).",
-        rich_help_panel=_HOW,
     ),
 ]
 TextColumn = Annotated[
     str | None,
-    typer.Option(
-        "--text-column",
-        metavar="NAME",
-        help="Column of the (first) text; found by its name where not given.",
-        rich_help_panel=_COLUMNS,
+    _option(
+        _COLUMNS, "NAME", "Column of the (first) text; found by its name where not given.", "--text-column"
     ),
 ]
 PairColumn = Annotated[
     str | None,
-    typer.Option(
+    _option(
+        _COLUMNS,
+        "NAME",
+        "Column of the second text; found by its name where not given, 'none' for single texts.",
         "--pair-column",
-        metavar="NAME",
-        help="Column of the second text; found by its name where not given, 'none' for single texts.",
-        rich_help_panel=_COLUMNS,
     ),
 ]
 LabelColumn = Annotated[
     str | None,
-    typer.Option(
-        "--label-column",
-        metavar="NAME",
-        help="Column of the label; found by its name where not given.",
-        rich_help_panel=_COLUMNS,
-    ),
+    _option(_COLUMNS, "NAME", "Column of the label; found by its name where not given.", "--label-column"),
 ]
 TrustRemoteCode = Annotated[
     bool | None,
-    typer.Option(
+    _option(
+        _COLUMNS,
+        None,
+        "Run Python code that comes with the checkpoint.",
         "--trust-remote-code/--no-trust-remote-code",
-        help="Run Python code that comes with the checkpoint.",
-        rich_help_panel=_COLUMNS,
-        show_default=False,
     ),
 ]
 AllowPickle = Annotated[
     bool | None,
-    typer.Option(
+    _option(
+        _COLUMNS,
+        None,
+        "Load weights that exist only as a pickle, which can run any code.",
         "--allow-pickle/--no-allow-pickle",
-        help="Load weights that exist only as a pickle, which can run any code.",
-        rich_help_panel=_COLUMNS,
-        show_default=False,
     ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="The run directory; a new one below runs/ where not given.",
-        rich_help_panel=_RUN,
-    ),
+    _option(_RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),
 ]
 PushToHub = Annotated[
     str | None,
-    typer.Option(
+    _option(
+        _RUN,
+        "USER/NAME",
+        "Repository that receives the finished model, as user/name; nothing is pushed where not given.",
         "--push-to-hub",
-        metavar="USER/NAME",
-        help="Repository that receives the finished model, as user/name; nothing is pushed where not given.",
-        rich_help_panel=_RUN,
     ),
 ]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Go on from the last good checkpoint in --output.", rich_help_panel=_RUN),
-]
+Resume = Annotated[bool, _option(_RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
 DryRun = Annotated[
     bool,
-    typer.Option(
+    _option(
+        _RUN,
+        None,
+        "Resolve and load everything, run one batch, estimate time and memory; train nothing.",
         "--dry-run",
-        help="Resolve and load everything, run one batch, estimate time and memory; train nothing.",
-        rich_help_panel=_RUN,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json",
-        help="Print the result as JSON on standard output, and nothing else there.",
-        rich_help_panel=_RUN,
-    ),
+    _option(_RUN, None, "Print the result as JSON on standard output, and nothing else there.", "--json"),
 ]
 
 
