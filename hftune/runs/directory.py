@@ -1,0 +1,238 @@
+"""The run directory: every path in it, its files as typed reads and writes, and when it counts as complete.
+
+``hftune.pipeline`` makes one for each run, ``hftune.inference``, the studies and the report open it again.
+
+    runs/<name>/  recipe.yaml  environment.json  metrics.json  history.jsonl  predictions/{dev,test}.jsonl
+                  plots/*.png  report.html  model/ (what is published)  checkpoints/ (what resume reads)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hftune.config.load import load_recipe, recipe_yaml
+from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError
+from hftune.files import read_json, read_jsonl, write_json, write_jsonl, write_text
+from hftune.runs.lock import exclusive
+from hftune.runs.naming import free_name
+
+RECIPE = "recipe.yaml"
+SEED_PREFIX = "seed-"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run on disk. Made by ``create`` or ``open``; the attribute names are the file names."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> RunDir:
+        """Make the directory of a new run.
+
+        Args:
+            path: Where the run shall lie. Hidden files there do no harm; anything else means it is in use.
+
+        Raises:
+            HftuneError: The path is in use, or can't be made.
+        """
+        another = f"--output {free_name(path)}"
+        if is_run(path):
+            raise HftuneError(
+                f"the output directory {path} is in use: it holds a run already",
+                hint=f"go on with that run: --output {path} --resume; or take a free name: {another}",
+            )
+        if in_use(path):
+            what = "has files in it" if path.is_dir() else "is a file"
+            raise HftuneError(
+                f"the output directory {path} is in use: it {what}",
+                hint=f"take a free name: {another}; a run goes on with --output RUN --resume",
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HftuneError(
+                f"can't make the run directory {path}: {error.strerror}",
+                hint="name a folder that you may write to with --output",
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDir:
+        """Open an existing run, finished or not.
+
+        Raises:
+            HftuneError: There is no run at this path; the hint names what may have been meant.
+        """
+        if is_run(path):
+            return cls(path)
+        if is_run(path.parent) and path.exists():
+            return cls(path.parent)
+        raise HftuneError(f"expected a run directory, {_what_is_there(path)}", hint=_what_was_meant(path))
+
+    @property
+    def name(self) -> str:
+        """The name by which people know the run: the last parts of its path that tell it from others."""
+        resolved = self.path.resolve()
+        if resolved.name.startswith(SEED_PREFIX):
+            return f"{resolved.parent.name}/{resolved.name}"
+        return resolved.name
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe; running it again gives the same run."""
+        return self.path / RECIPE
+
+    @property
+    def environment(self) -> Path:
+        """Versions, machine and command line."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Scores, baselines, parameters, speed; written when the run is over."""
+        return self.path / "metrics.json"
+
+    @property
+    def history(self) -> Path:
+        """The course of training, one row a log step or evaluation."""
+        return self.path / "history.jsonl"
+
+    def predictions(self, split: str) -> Path:
+        """One row an example of this split: text, gold, label and every probability."""
+        return self.path / "predictions" / f"{split}.jsonl"
+
+    @property
+    def plots(self) -> Path:
+        """The figures as PNG."""
+        return self.path / "plots"
+
+    @property
+    def report(self) -> Path:
+        """The page that shows it all."""
+        return self.path / "report.html"
+
+    @property
+    def model(self) -> Path:
+        """What is published and what ``predict`` loads."""
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What resume reads."""
+        return self.path / "checkpoints"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end and the saved model was reloaded and gave the same answers."""
+        return self.metrics.is_file() and read_json(self.metrics).get("verified") is True
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the directory for this process alone; a second process that tries gets an HftuneError."""
+        return exclusive(self.path)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Keep the resolved recipe; from here on the directory counts as a run."""
+        write_text(self.recipe, recipe_yaml(recipe))
+
+    def read_recipe(self) -> Recipe:
+        """The recipe of this run."""
+        return load_recipe(self.recipe)
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """Keep what ``hftune.runs.environment.describe`` found."""
+        write_json(self.environment, environment)
+
+    def read_environment(self) -> dict[str, Any]:
+        """Versions, machine and command line; empty where the run was stopped before it wrote them."""
+        return read_json(self.environment) if self.environment.is_file() else {}
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Keep the scores."""
+        write_json(self.metrics, metrics)
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The scores of a run that has come to its end.
+
+        Raises:
+            HftuneError: The run is not finished.
+        """
+        if not self.metrics.is_file():
+            raise HftuneError(
+                f"the run {self.path} is not finished: it has no metrics.json",
+                hint=f"finish it with --output {self.path} --resume",
+            )
+        return read_json(self.metrics)
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """Train and evaluation rows in the order they were written; empty where training has not begun."""
+        return read_jsonl(self.history) if self.history.is_file() else []
+
+    def write_predictions(self, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Keep the predictions on one split."""
+        write_jsonl(self.predictions(split), rows)
+
+    def read_predictions(self, split: str) -> list[dict[str, Any]]:
+        """The predictions on one split; empty where it was not scored."""
+        path = self.predictions(split)
+        return read_jsonl(path) if path.is_file() else []
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run lies here: the recipe is the first file a run writes."""
+    return (path / RECIPE).is_file()
+
+
+def in_use(path: Path) -> bool:
+    """Whether something lies here that a new run must not touch. Hidden files alone do not count."""
+    if not path.is_dir():
+        return path.exists() or path.is_symlink()
+    return any(not entry.name.startswith(".") for entry in path.iterdir())
+
+
+def runs_in(folder: Path) -> list[RunDir]:
+    """The runs that lie directly in a folder, by name; numbers inside names sort as numbers."""
+    if not folder.is_dir():
+        return []
+    found = [RunDir(entry) for entry in folder.iterdir() if is_run(entry)]
+    return sorted(found, key=lambda run: _by_number(run.path.name))
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0)
+
+
+def _what_is_there(path: Path) -> str:
+    if not path.exists():
+        return f"but {path} does not exist"
+    if not path.is_dir():
+        return f"but {path} is a file"
+    inside = len(runs_in(path))
+    if inside:
+        return f"but {path} is a folder that holds {inside} run{'s' * (inside > 1)}"
+    return f"but {path} has no {RECIPE}"
+
+
+def _what_was_meant(path: Path) -> str:
+    inside = runs_in(path)
+    if inside:
+        return f"name one of them: {_listed(inside)}"
+    siblings = runs_in(path.parent)
+    close = difflib.get_close_matches(path.name, [run.path.name for run in siblings], n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(str(path.parent / name) for name in close)}?"
+    if siblings:
+        return f"runs in {path.parent}: {_listed(siblings)}"
+    return "a run is made by a command that trains, such as: hftune classify --output runs/first"
+
+
+def _listed(runs: list[RunDir], limit: int = 6) -> str:
+    names = ", ".join(str(run.path) for run in runs[:limit])
+    return names if len(runs) <= limit else f"{names} … ({len(runs)} in all)"
