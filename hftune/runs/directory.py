@@ -19,7 +19,7 @@ from hftune.config.load import load_recipe, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.files import read_json, read_jsonl, write_json, write_jsonl, write_text
-from hftune.runs.lock import exclusive
+from hftune.runs.lock import LOCK, OWNER, exclusive
 from hftune.runs.naming import free_name
 
 RECIPE = "recipe.yaml"
@@ -136,6 +136,21 @@ class RunDir:
     def locked(self) -> AbstractContextManager[None]:
         """Hold the directory for this process alone; a second process that tries gets an HftuneError."""
         return exclusive(self.path)
+
+    def begin(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
+        """Keep recipe and environment of a new run; a run that goes on keeps those it began with."""
+        if not self.recipe.is_file():
+            self.write_recipe(recipe)
+            self.write_environment(environment)
+
+    def discard_if_not_begun(self) -> None:
+        """Remove the directory again when the request was refused before anything was written."""
+        if not self.path.is_dir() or in_use(self.path):
+            return
+        for left in (self.path / LOCK, self.path / OWNER):
+            left.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Keep the resolved recipe; from here on the directory counts as a run."""

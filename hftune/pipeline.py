@@ -1,0 +1,213 @@
+"""From a recipe to a finished run: data, model, method, training, artefact, scores, proof, report.
+
+``train`` reads top to bottom and names no task, model, dataset or method: those come from the recipe, through tables.
+Called by ``hftune.cli`` and by Python users (``from hftune import train``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hftune import methods, training
+from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError
+from hftune.runs.directory import RunDir, is_run
+from hftune.runs.environment import describe as describe_environment
+from hftune.runs.group import group_summary, seed_path, write_group
+from hftune.runs.naming import default_path
+from hftune.runs.report import write_report
+from hftune.tasks import TASKS
+from hftune.tasks.task import DataFacts, Evaluation, Task
+from hftune.training.launch import agreed, is_main_process, seed_everything, wait_for_everyone
+from hftune.training.progress import Listener, Silent
+from hftune.verify import verify
+
+SCORED = ("dev", "test")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run that has come to its end; metrics are those of metrics.json."""
+
+    run: RunDir
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that ``assemble`` put together: what training, saving and scoring work on."""
+
+    task: Task[Any]
+    data: Any
+    facts: DataFacts
+    tokenizer: Any
+    applied: methods.Applied
+    trainer: training.HftuneTrainer
+
+
+def train(
+    recipe: Recipe,
+    output: str | Path | None = None,
+    *,
+    resume: bool = False,
+    score: Sequence[str] = SCORED,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Train, save, score and verify one model.
+
+    Args:
+        recipe: What to do; from ``load_recipe``.
+        output: The run directory; a new one below runs/ where not given.
+        resume: Go on from the last good checkpoint in output; a complete run is returned as it is.
+        score: Splits to score at the end. Studies leave test out until a setting is selected.
+        listener: Who watches.
+
+    Raises:
+        HftuneError: The request can't be carried out; nothing was trained and nothing is left behind.
+        RunFailed: Training or verification went wrong; checkpoints are kept.
+    """
+    listener = listener or Silent()
+    path = agreed(default_path(recipe) if output is None else Path(output))
+    if resume and is_run(path) and RunDir.open(path).complete:
+        listener.note(f"{path} is complete already")
+        return RunResult(RunDir.open(path), RunDir.open(path).read_metrics())
+
+    with opened(path, recipe, resume) as run:
+        job = assemble(recipe, run, listener)
+        if is_main_process():
+            run.begin(recipe, describe_environment())
+
+        listener.stage("training")
+        fitted = training.fit(job.trainer, resume=resume)
+
+        listener.stage("saving")
+        probe = job.task.probe(job.data)
+        expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
+        if not is_main_process():
+            return RunResult(run, {})
+        job.task.save(job.applied.model, job.tokenizer, job.data, run.model)
+
+        listener.stage("scoring")
+        splits = [name for name in score if name in job.facts.rows]
+        evaluation = job.task.evaluate(run.model, job.data, splits, listener)
+        baselines = job.task.baselines(job.data, list(evaluation.splits))
+
+        listener.stage("verifying the saved model in a fresh process")
+        verify(run.model, recipe.task.kind, probe, expected)
+
+        metrics = {
+            "task": recipe.task.kind,
+            "splits": evaluation.splits,
+            "baselines": baselines,
+            "parameters": job.applied.parameters.as_dict(),
+            "speed": fitted.speed(),
+            "collapsed": evaluation.collapsed is not None,
+            "verified": True,
+            "seed": recipe.train.seed,
+            "selection": fitted.selection(),
+            "data": job.facts.as_dict(),
+            **evaluation.extras,
+        }
+        keep(run, metrics, evaluation, listener)
+        return RunResult(run, metrics)
+
+
+def train_seeds(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: str | Path | None = None,
+    *,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> tuple[Path, dict[str, Any], list[RunResult]]:
+    """Train once with each seed; the group's folder, its mean ± std, and the runs."""
+    listener = listener or Silent()
+    group = agreed(default_path(recipe, seeds=seeds) if output is None else Path(output))
+    results = []
+    for number, seed in enumerate(seeds, start=1):
+        listener.note(f"seed {seed} ({number} of {len(seeds)})")
+        seeded = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
+        results.append(train(seeded, seed_path(group, seed), resume=resume, listener=listener))
+    summary = group_summary([result.run for result in results])
+    write_group(group, summary)
+    return group, summary, results
+
+
+def assemble(recipe: Recipe, run: RunDir, listener: Listener) -> Job:
+    """Load and check everything a run needs. All that can be wrong with a request comes out here."""
+    seed_everything(recipe.train.seed)
+    task: Task[Any] = TASKS[recipe.task.kind](recipe)
+
+    listener.stage("loading data")
+    data = task.load_data()
+    facts = task.describe(data)
+    for note in facts.notes:
+        listener.note(note)
+    tokenizer = task.load_tokenizer(data)
+    inputs = task.prepare(data, tokenizer)
+
+    listener.stage("loading model")
+    loaded = task.build_model(data, tokenizer)
+    applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
+    trainer = training.build(
+        recipe.train,
+        inputs,
+        model=applied.model,
+        tokenizer=tokenizer,
+        checkpoints=run.checkpoints,
+        history=run.history,
+        listener=listener,
+        must_match={"data": dict(facts.fingerprints), "parameters": applied.parameters.as_dict()},
+    )
+    return Job(task, data, facts, tokenizer, applied, trainer)
+
+
+@contextmanager
+def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
+    """The run directory, held by this process alone; gone again when nothing was worth keeping."""
+    if not is_main_process():
+        wait_for_everyone()  # until the main process has made it
+        yield RunDir(path)
+        return
+    if resume and is_run(path):
+        run = RunDir.open(path)
+        _refuse_other_recipe(run, recipe)
+    else:
+        run = RunDir.create(path)
+    try:
+        with run.locked():
+            wait_for_everyone()
+            yield run
+    finally:
+        run.discard_if_not_begun()
+
+
+def keep(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluation, listener: Listener) -> None:
+    """Write scores and predictions, then the report that is made of them."""
+    for split, rows in evaluation.predictions.items():
+        run.write_predictions(split, rows)
+    run.write_metrics(metrics)
+    listener.stage("writing the report")
+    write_report(run)
+    if evaluation.collapsed:
+        listener.warn(f"the model has collapsed: {evaluation.collapsed}")
+
+
+def _refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
+    """A run goes on with the recipe it began with; where it is published may change."""
+    before, now = run.read_recipe().model_dump(exclude={"hub"}), recipe.model_dump(exclude={"hub"})
+    changed = [
+        f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
+        for section, values in now.items()
+        for key, value in values.items()
+        if before[section].get(key) != value
+    ]
+    if changed:
+        raise HftuneError(
+            f"{run.path} was begun with another recipe; changed: {'; '.join(changed)}",
+            hint=f"leave those out to go on (--output {run.path} --resume), or begin anew with another --output",
+        )

@@ -1,0 +1,247 @@
+"""Classification of single texts and pairs: data, model and metric joined. One entry of TASKS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+
+from hftune import data as datasets
+from hftune.config.recipe import Recipe
+from hftune.data.splits import Splits
+from hftune.errors import HftuneError
+from hftune.evaluation.baselines import classification_baselines
+from hftune.evaluation.calibration import calibration
+from hftune.evaluation.collapse import collapsed
+from hftune.evaluation.metrics import classification_scores
+from hftune.models.classifier import Classifier, encode
+from hftune.models.load import LoadedModel, load_config, load_sequence_classifier, load_tokenizer
+from hftune.models.positions import check_length
+from hftune.tasks.classification_loss import ClassificationLoss, class_weights
+from hftune.tasks.rows import TokenisedRows
+from hftune.tasks.task import DataFacts, Evaluation
+from hftune.training.inputs import TrainingInputs
+from hftune.training.progress import Listener
+
+PROBE_ROWS = 8
+
+
+class Classification:
+    """Fine-tune a sequence classifier."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """The recipe is all that a task knows."""
+        self.recipe = recipe
+
+    def load_data(self) -> Splits:
+        """Read, check, split and subset the rows."""
+        return datasets.load(self.recipe.data)
+
+    def describe(self, data: Splits) -> DataFacts:
+        """Rows, fingerprints and what was done to them."""
+        rows = {name: len(split) for name, split in data.named().items()}
+        return DataFacts(data.source, rows, data.fingerprints, data.notes)
+
+    def load_tokenizer(self, data: Splits) -> PreTrainedTokenizerBase:
+        """The model's own, or one trained on the training texts."""
+        tokenizer = load_tokenizer(self.recipe.model, _all_texts(data))
+        # pipeline() truncates at this length, so the published model reads what it was trained on.
+        tokenizer.model_max_length = self.recipe.data.max_length
+        return tokenizer
+
+    def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
+        """Tokenise train and dev; the test split stays untouched until the end."""
+        self._check(data, tokenizer)
+        train, dev = self._tokenise(data, "train", tokenizer), self._tokenise(data, "dev", tokenizer)
+        section = self.recipe.task
+        return TrainingInputs(
+            train=train,
+            dev=dev,
+            collator=DataCollatorWithPadding(tokenizer),
+            train_lengths=train.lengths,
+            dev_lengths=dev.lengths,
+            compute_metrics=self._metrics(data.labels),
+            loss=ClassificationLoss(
+                weights=class_weights(section.class_weights, data.labels, data.train["label"]),
+                label_smoothing=section.label_smoothing,
+            ),
+            select_by=section.select_by,
+            greater_is_better=section.select_mode == "max",
+        )
+
+    def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+        """An encoder with a head for the labels of the data."""
+        return load_sequence_classifier(self.recipe.model, tokenizer, data.labels)
+
+    def baselines(self, data: Splits, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+        """The majority label and a bag of words, fitted on the same training rows."""
+        scored = {name: data.named()[name] for name in splits}
+        return classification_baselines(
+            data.train["text"],
+            data.train["text_pair"] if data.is_pair else None,
+            data.train["label"],
+            {
+                name: (split["text"], split["text_pair"] if data.is_pair else None, split["label"])
+                for name, split in scored.items()
+            },
+            data.labels,
+        )
+
+    def probe(self, data: Splits) -> list[dict[str, Any]]:
+        """The first rows of dev."""
+        columns = ["text", "text_pair"] if data.is_pair else ["text"]
+        return [{name: row[name] for name in columns} for row in data.dev.select(range(min(PROBE_ROWS, len(data.dev))))]
+
+    def outputs(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Logits and label names on the probe rows."""
+        names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
+        return _probe_outputs(self._classifier(model, tokenizer, names), rows)
+
+    @staticmethod
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The same from the saved folder, which knows its own labels and lengths."""
+        return _probe_outputs(Classifier.load(str(folder)), rows)
+
+    def save(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path
+    ) -> None:
+        """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""
+        recipe = self.recipe
+        self._classifier(model, tokenizer, data.labels).save(
+            folder, base_model=recipe.model.name, method=recipe.method.kind, data=data.source
+        )
+
+    def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
+        """Score the saved classifier on each split that has labels, and list what it says of every row."""
+        classifier = Classifier.load(str(folder))
+        scores, predictions, logits = {}, {}, {}
+        for name in splits:
+            rows = data.named()[name]
+            listener.begin(len(rows), f"scoring {name}")
+            logits[name] = _logits(classifier, rows, data.is_pair, self.recipe.train.eval_batch_size, listener)
+            listener.end()
+            predictions[name] = prediction_rows(rows.to_list(), logits[name], data.labels)
+            if _labelled(rows):
+                scores[name] = classification_scores(
+                    logits[name], np.asarray(rows["label"]), data.labels, self.recipe.task.metrics
+                )
+        return Evaluation(
+            splits=scores,
+            predictions=predictions,
+            collapsed=_first_collapse({name: logits[name] for name in scores}, data),
+            extras={
+                "labels": list(data.labels),
+                "calibration": calibration({name: (logits[name], _gold(data, name)) for name in scores}),
+            },
+        )
+
+    def _check(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> None:
+        section = self.recipe.task
+        check_length(load_config(self.recipe.model, tokenizer), self.recipe.data.max_length)
+        if self.recipe.data.truncate != "longest" and not data.is_pair:
+            raise HftuneError(
+                f"data.truncate is {self.recipe.data.truncate!r}, but {data.source} has one text a row, not pairs",
+                hint="leave data.truncate out, or name the second text with --pair-column",
+            )
+        scores = self._metrics(data.labels)(_untrained_guess(data))
+        if section.select_by not in scores:
+            raise HftuneError(
+                f"task.select_by is {section.select_by!r}, which is not among the dev scores",
+                hint=f"use one of: {', '.join(sorted(scores))}",
+            )
+
+    def _metrics(self, labels: tuple[str, ...]) -> Any:
+        extra = self.recipe.task.metrics
+
+        def compute(outcome: EvalPrediction) -> dict[str, float]:
+            scores = classification_scores(np.asarray(outcome.predictions), np.asarray(outcome.label_ids), labels, extra)
+            return {name: value for name, value in scores.items() if isinstance(value, float) and name != "loss"}
+
+        return compute
+
+    def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
+        section, rows = self.recipe.data, data.named()[split]
+        pairs = rows["text_pair"] if data.is_pair else None
+        encoded = encode(
+            tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate
+        )
+        return TokenisedRows(encoded, rows["label"])
+
+    def _classifier(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]
+    ) -> Classifier:
+        section = self.recipe.data
+        return Classifier(model, tokenizer, labels, section.max_length, section.truncate)
+
+
+def prediction_rows(
+    rows: Sequence[Mapping[str, Any]], logits: np.ndarray, labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """One line of predictions a row: text, gold, the label by name, and every probability by label name."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    result = []
+    for index, row in enumerate(rows):
+        line: dict[str, Any] = {"id": index, "text": row["text"]}
+        if "text_pair" in row:
+            line["text_pair"] = row["text_pair"]
+        if "label" in row:
+            line["gold"] = labels[row["label"]] if row["label"] >= 0 else None
+        line["label"] = labels[int(logits[index].argmax())]
+        line["probabilities"] = {
+            label: round(float(value), 6) for label, value in zip(labels, probabilities[index], strict=True)
+        }
+        result.append(line)
+    return result
+
+
+def _probe_outputs(classifier: Classifier, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pairs = [row["text_pair"] for row in rows] if "text_pair" in rows[0] else None
+    logits = classifier.logits([row["text"] for row in rows], pairs)
+    return {"logits": logits.tolist(), "labels": list(classifier.labels)}
+
+
+def _all_texts(data: Splits) -> list[str]:
+    return [*data.train["text"], *(data.train["text_pair"] if data.is_pair else [])]
+
+
+def _labelled(rows: Any) -> bool:
+    return bool(min(rows["label"]) >= 0)
+
+
+def _gold(data: Splits, split: str) -> np.ndarray:
+    return np.asarray(data.named()[split]["label"])
+
+
+def _logits(
+    classifier: Classifier, rows: Any, is_pair: bool, batch_size: int, listener: Listener
+) -> np.ndarray:
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        listener.advance(done, {})
+
+    return classifier.logits(
+        rows["text"], rows["text_pair"] if is_pair else None, batch_size=batch_size, advance=advance
+    )
+
+
+def _first_collapse(logits: Mapping[str, np.ndarray], data: Splits) -> str | None:
+    for name, values in logits.items():
+        reason = collapsed(values.argmax(axis=1), _gold(data, name))
+        if reason:
+            return f"{name}: {reason}"
+    return None
+
+
+def _untrained_guess(data: Splits) -> EvalPrediction:
+    """A made-up outcome on dev: runs every metric once, so that a missing one is told before training."""
+    gold = np.asarray(data.dev["label"])
+    return EvalPrediction(predictions=np.eye(len(data.labels), dtype=np.float32)[gold], label_ids=gold)

@@ -1,0 +1,47 @@
+"""One process or several: who writes, who waits, and what all must agree on. The only place that asks.
+
+``accelerate launch`` sets the environment; with no launcher there is one process and every question is answered
+without touching torch.distributed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import set_seed
+
+Value = TypeVar("Value")
+
+
+def world_size() -> int:
+    """Processes that train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this process writes the run directory."""
+    return world_size() == 1 or bool(PartialState().is_main_process)
+
+
+def wait_for_everyone() -> None:
+    """Return when all processes have come this far."""
+    if world_size() > 1:
+        PartialState().wait_for_everyone()
+
+
+def agreed(value: Value) -> Value:
+    """The main process's value, in every process."""
+    if world_size() == 1:
+        return value
+    PartialState()  # makes the process group
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on every device, before data order, fresh weights or dropout are drawn."""
+    set_seed(seed)
