@@ -96,7 +96,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the checkout around a folder, and whether tracked files differ from it; None outside of one."""
+    """Commit of the checkout around a folder, whether tracked files differ from it; None outside of one."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -112,20 +112,20 @@ def command_line(arguments: Sequence[str]) -> str:
     words = ["python", "-m", "hftune"] if program == "__main__.py" else [program]
     flag = ""
     for argument in arguments[1:]:
-        name, equals, value = argument.partition("=")
-        if argument.startswith("-") or equals:
-            words.append(f"{name}={_redacted(name, value)}" if equals else _redacted("", argument))
-        else:
-            words.append(_redacted(flag, argument))
-        flag = name if argument.startswith("-") and not equals else ""
+        is_flag = argument.startswith("-")
+        words.append(_redacted("" if is_flag else flag, argument))
+        flag = argument if is_flag and "=" not in argument else ""
     return " ".join(_quoted(word) for word in words)
 
 
-def _redacted(name: str, value: str) -> str:
-    if _SECRET_NAME.search(name):
-        return REDACTED
+def _redacted(flag: str, argument: str) -> str:
+    """One argument without its secret; flag is the word before it, where that was a flag that waits for a value."""
+    names = [flag, *argument.split("=")[:-1]]
+    for position, name in enumerate(names):
+        if _SECRET_NAME.search(name):
+            return "=".join([*names[1 : position + 1], REDACTED])
     # A commit of a model or dataset looks like a key, is no secret, and is needed to make the run again.
-    return value if name.endswith("revision") else _SECRET.sub(REDACTED, value)
+    return argument if names[-1].endswith("revision") else _SECRET.sub(REDACTED, argument)
 
 
 def _quoted(word: str) -> str:
@@ -150,7 +150,8 @@ def _cores() -> dict[str, int]:
 def _memory_gb() -> float:
     import psutil
 
-    return round(psutil.virtual_memory().total / 2**30, 1)
+    total: int = psutil.virtual_memory().total
+    return round(total / 2**30, 1)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

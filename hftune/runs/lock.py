@@ -1,7 +1,7 @@
 """One process at a time in one run directory. Used through ``RunDir.locked``.
 
-The operating system holds the lock, so it ends with its process however that ends, kill -9 included. The process id
-beside it only serves the message.
+The operating system holds the lock, so it ends with its process however that ends, kill -9 included. The
+process id beside it only serves the message.
 """
 
 from __future__ import annotations
