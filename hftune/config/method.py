@@ -1,7 +1,7 @@
 """The ``method`` section: which weights move. One class a kind, told apart by ``kind``.
 
-Each class carries the learning rate that suits it, for pretrained weights and for fresh ones; ``Recipe`` fills
-``train.learning_rate`` from there when nobody set it.
+Each class carries the learning rate that suits it, for pretrained weights and for fresh ones; ``Recipe``
+fills ``train.learning_rate`` from there when nobody set it.
 """
 
 from __future__ import annotations

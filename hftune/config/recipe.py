@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from hftune.config.data import DataSection
+from hftune.config.data import DataSection, LabelledData
 from hftune.config.hub import HubSection
-from hftune.config.method import MethodSection
+from hftune.config.method import FullMethod, MethodSection
 from hftune.config.model import ModelSection
 from hftune.config.section import Section
-from hftune.config.task import TaskSection
+from hftune.config.task import ClassifyTask, TaskSection
 from hftune.config.train import TrainSection
 
 PRETRAINED_EPOCHS = 3.0
@@ -21,13 +21,13 @@ SCRATCH_EPOCHS = 8.0
 class Recipe(Section):
     """Everything that decides a run. The copy in the run directory gives the same run again."""
 
-    task: TaskSection = Field(default_factory=TaskSection)
+    task: TaskSection = Field(default_factory=ClassifyTask)
     """What is predicted and scored."""
-    data: DataSection = Field(default_factory=DataSection)
+    data: DataSection = Field(default_factory=LabelledData)
     """Where rows come from."""
     model: ModelSection = Field(default_factory=ModelSection)
     """Which network."""
-    method: MethodSection = Field(default_factory=MethodSection)
+    method: MethodSection = Field(default_factory=FullMethod)
     """Which weights move."""
     train: TrainSection = Field(default_factory=TrainSection)
     """How they move."""

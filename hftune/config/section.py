@@ -1,4 +1,4 @@
-"""What every recipe section is: frozen, strict about its keys, and documented by the sentence under each field."""
+"""What every recipe section is: frozen, strict about keys, documented by the sentence under each field."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Base of all recipe sections; unknown keys are errors, and field docstrings become ``--help`` and schema."""
+    """Base of all recipe sections; unknown keys are errors, field docstrings become ``--help`` and schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

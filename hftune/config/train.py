@@ -1,5 +1,7 @@
-"""The ``train`` section: how long, how fast, how often it is looked at. ``hftune.training.arguments`` turns it
-into ``TrainingArguments``, and nothing else does."""
+"""The ``train`` section: how long, how fast, how often it is looked at.
+
+``hftune.training.arguments`` turns it into ``TrainingArguments``, and nothing else does.
+"""
 
 from __future__ import annotations
 

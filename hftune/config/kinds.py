@@ -1,0 +1,145 @@
+"""What a recipe may hold, read off the section classes: kinds, settings, expected values. Used by ``load``.
+
+A section is one class or a union of classes told apart by ``kind``; nothing here changes when one is added.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from hftune.config.recipe import Recipe
+from hftune.config.section import Section
+
+_PLAIN_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a type: the parts of a union, else the type itself."""
+    if get_origin(annotation) is Annotated:
+        return members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for alternative in get_args(annotation) for part in members(alternative))
+    return (annotation,)
+
+
+def kinds(section_type: Any) -> dict[str, type[Section]]:
+    """The classes of a section by their ``kind``; empty for a section that has no kinds.
+
+    Args:
+        section_type: One section class, or an (annotated) union of them.
+    """
+    return {
+        kind: member
+        for member in members(section_type)
+        if "kind" in member.model_fields
+        for kind in get_args(member.model_fields["kind"].annotation)
+    }
+
+
+def section_names() -> tuple[str, ...]:
+    """The sections of a recipe, in the order in which they are written."""
+    return tuple(Recipe.model_fields)
+
+
+def section_kinds(section: str) -> dict[str, type[Section]]:
+    """The classes of a recipe's section by kind; empty for a section without kinds."""
+    return kinds(Recipe.model_fields[section].annotation)
+
+
+def default_kind(section: str) -> str:
+    """The kind that a section takes when none is stated."""
+    made: Section = Recipe.model_fields[section].get_default(call_default_factory=True)
+    kind = made.model_dump()["kind"]
+    assert isinstance(kind, str)
+    return kind
+
+
+def section_class(section: str, kind: str | None) -> type[Section]:
+    """The class that checks a section."""
+    if kind is not None:
+        return section_kinds(section)[kind]
+    (only,) = members(Recipe.model_fields[section].annotation)
+    assert isinstance(only, type) and issubclass(only, Section)
+    return only
+
+
+def settings(section_type: type[Section], prefix: str = "") -> Iterator[str]:
+    """Dotted names of everything that can be set in a section."""
+    for name, field in section_type.model_fields.items():
+        nested = [
+            part for part in members(field.annotation) if isinstance(part, type) and issubclass(part, Section)
+        ]
+        yield f"{prefix}{name}"
+        for part in nested:
+            yield from settings(part, f"{prefix}{name}.")
+
+
+def all_settings() -> dict[str, list[str | None]]:
+    """Every dotted path that a recipe knows, with the kinds that know it (None where there are none)."""
+    found: dict[str, list[str | None]] = {}
+    for section in section_names():
+        known: dict[Any, type[Section]] = section_kinds(section) or {None: section_class(section, None)}
+        for kind, section_type in known.items():
+            for path in settings(section_type, f"{section}."):
+                found.setdefault(path, []).append(kind)
+    return found
+
+
+def expectation(field: FieldInfo) -> str:
+    """What a setting takes, in words: "a whole number ≥ 1, or null"."""
+    options = members(field.annotation)
+    words = [_in_words(option) for option in options if option is not types.NoneType]
+    bounds = [limit for part in field.metadata if (limit := _bound_in_words(part))]
+    text = ", or ".join(words) + (" " + " and ".join(bounds) if bounds else "")
+    return text + (", or null" if types.NoneType in options else "")
+
+
+def takes_bool(field: FieldInfo) -> bool:
+    """Whether true and false are among a setting's values."""
+    return any(
+        option in (bool, Any) or (get_origin(option) is Literal and {True, False} & set(get_args(option)))
+        for option in members(field.annotation)
+    )
+
+
+def choices(field: FieldInfo) -> list[str]:
+    """The words among which a setting chooses; empty where it is not a choice."""
+    return [
+        value
+        for option in members(field.annotation)
+        if get_origin(option) is Literal
+        for value in get_args(option)
+        if isinstance(value, str)
+    ]
+
+
+def _bound_in_words(bound: Any) -> str | None:
+    match bound:
+        case Ge():
+            return f"≥ {bound.ge}"
+        case Gt():
+            return f"> {bound.gt}"
+        case Le():
+            return f"≤ {bound.le}"
+        case Lt():
+            return f"< {bound.lt}"
+        case _:
+            return None
+
+
+def _in_words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ("one of " if len(arguments) > 1 else "") + ", ".join(str(value) for value in arguments)
+    if origin in (tuple, list, set, frozenset):
+        return f"a list ({_in_words(arguments[0])} each)"
+    if origin is dict:
+        return f"a mapping of names to values ({_in_words(arguments[1])} each)"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "a mapping of settings"
+    return _PLAIN_NAMES.get(annotation, "a value")

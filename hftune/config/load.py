@@ -1,0 +1,151 @@
+"""Recipes in and out: YAML, flags and ``--set`` into a checked ``Recipe``, and a ``Recipe`` back into YAML.
+
+Called by every command through ``hftune.cli.options.resolve``, by ``hftune recipes validate``, and by Python
+users as ``hftune.load_recipe``. One code path for all of them, and every error at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from hftune.config import document
+from hftune.config.catalogue import find_recipe
+from hftune.config.check import Source, check, got
+from hftune.config.kinds import section_kinds
+from hftune.config.overrides import merge, parse_sets, plain
+from hftune.config.problems import Problem, RecipeError
+from hftune.config.recipe import Recipe
+
+
+def load_recipe(
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    *,
+    task: str | None = None,
+) -> Recipe:
+    """Read, merge and check a recipe: schema defaults < file < overrides < sets.
+
+    Args:
+        recipe: A shipped recipe's name or its last part, a YAML file, or a run directory; None for defaults.
+        overrides: Dotted keys and values, as flags give them; None means not given.
+        sets: ``a.b=c`` texts, the value read as YAML.
+        task: The task kind that the caller carries out; a file that states another one is refused.
+
+    Returns:
+        The recipe, frozen, with every default filled in.
+
+    Raises:
+        RecipeError: Something is wrong; ``problems`` holds all of it.
+    """
+    name = "the recipe" if recipe is None else str(recipe)
+    set_pairs, problems = parse_sets(sets)
+    flag_pairs, bad_values = _override_pairs(overrides or {})
+    problems = bad_values + problems
+    try:
+        path = None if recipe is None else find_recipe(recipe)
+        stated, lines = _sections_of(path)
+    except document.DocumentError as error:
+        # What is laid over an unreadable file can't be judged: its kinds decide which settings there are.
+        raise RecipeError(name, [error.problem, *problems]) from error
+    values = merge(stated, flag_pairs + set_pairs)
+
+    def source(dotted: str) -> str:
+        for origin, pairs in (("--set", set_pairs), ("override", flag_pairs)):
+            if any(f"{dotted}.".startswith(f"{key}.") for key, _ in pairs):
+                return origin
+        while dotted and dotted not in lines:
+            dotted = dotted.rpartition(".")[0]
+        return f"{path}:{lines[dotted]}" if dotted else ""
+
+    if task is not None:
+        problems += _for_task(task, values, source)
+    sections, found = check(values, source)
+    problems += found
+    if problems:
+        raise RecipeError(name, problems)
+    try:
+        return Recipe.model_validate(sections)
+    except ValidationError as error:
+        raise RecipeError(name, [_across_sections(details) for details in error.errors()]) from error
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """The whole recipe as YAML, defaults included; loading it gives an equal recipe."""
+    return document.dump(plain(recipe.model_dump()))
+
+
+def schema(section: str | None = None) -> dict[str, Any]:
+    """JSON schema of a recipe, or of one section, with the meaning of every setting.
+
+    Raises:
+        HftuneError: There is no such section.
+    """
+    whole = Recipe.model_json_schema()
+    if section is None:
+        return whole
+    if section not in Recipe.model_fields:
+        raise RecipeError(
+            "schema", [Problem("", f"expected one of {', '.join(Recipe.model_fields)}; got {section!r}")]
+        )
+    part = dict(whole["properties"][section])
+    reachable = _definitions(part, whole["$defs"])
+    return {**part, "$defs": {name: whole["$defs"][name] for name in whole["$defs"] if name in reachable}}
+
+
+def _sections_of(path: Path | None) -> tuple[dict[str, Any], dict[str, int]]:
+    """What a recipe file states, by section, and the line of each setting; nothing where there is no file."""
+    stated, lines = (None, {}) if path is None else document.read(path)
+    if stated is not None and not isinstance(stated, dict):
+        message = f"expected sections such as task, data and train; got {got(stated)}"
+        raise document.DocumentError(Problem("", message, source=str(path)))
+    return {section: {} if value is None else value for section, value in (stated or {}).items()}, lines
+
+
+def _across_sections(details: ErrorDetails) -> Problem:
+    """A problem that only the whole recipe shows: each section is fine by itself."""
+    message = details["msg"].removeprefix("Value error, ").rstrip(".")
+    return Problem(".".join(map(str, details["loc"])), message)
+
+
+def _override_pairs(overrides: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Problem]]:
+    pairs: list[tuple[str, Any]] = []
+    problems: list[Problem] = []
+    for key, value in overrides.items():
+        try:
+            if value is not None:
+                pairs.append((key, plain(value)))
+        except TypeError as error:
+            problems.append(Problem(key, str(error), source="override"))
+    return pairs, problems
+
+
+def _for_task(task: str, values: dict[str, Any], source: Source) -> list[Problem]:
+    """Fill in the caller's task kind, or say that the recipe is for another one."""
+    assert task in section_kinds("task"), f"no task kind {task}"
+    section = values.setdefault("task", {})
+    if not isinstance(section, dict):
+        return []
+    stated = section.setdefault("kind", task)
+    if stated == task or stated not in list(section_kinds("task")):
+        return []
+    message = f"expected a recipe for {task}; got one for {stated}"
+    return [Problem("task.kind", message, f"Run `hftune {stated}`.", source("task.kind"))]
+
+
+def _definitions(part: Any, known: Mapping[str, Any]) -> set[str]:
+    """Names of the definitions that a piece of schema refers to, directly or not."""
+    if isinstance(part, dict):
+        found: set[str] = set()
+        if isinstance(part.get("$ref"), str):
+            name = part["$ref"].rpartition("/")[2]
+            found = {name} | _definitions(known[name], known)
+        return found.union(*(_definitions(value, known) for value in part.values()))
+    if isinstance(part, list):
+        return set().union(*(_definitions(value, known) for value in part))
+    return set()

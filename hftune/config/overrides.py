@@ -1,0 +1,122 @@
+"""What flags and ``--set`` change in a recipe's settings. Used by ``load``.
+
+A whole section as a value is merged into the section; a whole setting is replaced. Where a ``kind`` changes,
+the file's other settings of that section are left out: they belong to another kind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hftune.config.document import DocumentError, parse
+from hftune.config.kinds import default_kind, section_kinds, section_names
+from hftune.config.problems import Problem
+
+logger = logging.getLogger(__name__)
+
+
+def parse_sets(sets: Sequence[str]) -> tuple[list[tuple[str, Any]], list[Problem]]:
+    """Keys and values of ``a.b=c`` texts, the value read as YAML."""
+    pairs: list[tuple[str, Any]] = []
+    problems: list[Problem] = []
+    for text in sets:
+        key, equals, written = text.partition("=")
+        key = key.strip()
+        if not equals or not all(key.split(".")):
+            problems.append(
+                Problem("", f"expected KEY=VALUE, got {text!r}", "Write --set train.epochs=2.", "--set")
+            )
+            continue
+        try:
+            pairs.append((key, parse(written, "--set")[0]))
+        except DocumentError as error:
+            found = error.problem
+            problems.append(Problem(key, found.message, found.hint, found.source))
+    return pairs, problems
+
+
+def plain(value: Any) -> Any:
+    """A value from Python as YAML could have held it.
+
+    Raises:
+        TypeError: It is of a kind that a recipe file can't hold.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    raise TypeError(f"expected a plain value (text, number, list, mapping …); got {type(value).__name__}")
+
+
+def nested(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Dotted keys as nested mappings; later pairs win over earlier ones."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        *parents, leaf = key.split(".")
+        place = result
+        for parent in parents:
+            if not isinstance(place.get(parent), dict):
+                place[parent] = {}
+            place = place[parent]
+        if not parents and isinstance(value, dict) and isinstance(place.get(leaf), dict):
+            place[leaf] |= value
+        else:
+            place[leaf] = value
+    return result
+
+
+def merge(document: Mapping[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The document's settings with the given ones on top.
+
+    Args:
+        document: Section name → settings, as the file states them.
+        pairs: Dotted keys and values, weakest first.
+    """
+    given = nested(pairs)
+    merged = dict(document)
+    for section, changes in given.items():
+        below = document.get(section)
+        if not isinstance(changes, dict) or not isinstance(below, Mapping):
+            # An empty section, or something that is no section: the check names it.
+            merged[section] = changes
+            continue
+        merged[section] = _onto(_of_the_same_kind(section, below, changes), changes, section, pairs)
+    return merged
+
+
+def _of_the_same_kind(section: str, below: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    if "kind" not in changes or section not in section_names() or not section_kinds(section):
+        return dict(below)
+    stated = below.get("kind", default_kind(section))
+    if stated == changes["kind"]:
+        return dict(below)
+    left_out = sorted(set(below) - {"kind"})
+    if left_out:
+        logger.info(
+            "%s.kind is now %s: the recipe's %s for %s left out",
+            *(section, changes["kind"], ", ".join(left_out), stated),
+        )
+    return {}
+
+
+def _onto(
+    below: dict[str, Any], changes: Mapping[str, Any], path: str, pairs: Sequence[tuple[str, Any]]
+) -> dict[str, Any]:
+    """Lay changes over settings; a mapping is entered only where the user named something inside it."""
+    merged = dict(below)
+    for key, value in changes.items():
+        inner = f"{path}.{key}"
+        entered = not any(given == inner for given, _ in pairs) and isinstance(value, dict)
+        held = below.get(key)
+        if entered and isinstance(held, dict) and any(given.startswith(f"{inner}.") for given, _ in pairs):
+            merged[key] = _onto(held, value, inner, pairs)
+        else:
+            merged[key] = value
+    return merged
