@@ -1,0 +1,188 @@
+"""What the attention variants share: where the tokens sit, heads in and out, the cache.
+
+``MinGPTModel`` builds one ``Layout`` a forward pass and hands it to every layer. A variant answers two questions
+only: ``attend``, the whole sequence from its first token on, and ``attend_cached``, new tokens after a cached past.
+
+Shapes: B batch, T new tokens, S tokens in all, H heads, D channels of a head, C = H·D.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache
+
+from .configuration_mingpt import MinGPTConfig
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of one forward pass sit.
+
+    A sequence without a past is *packed*: the real tokens of each row are moved to the front, in order. Padding then
+    lies in the future of everything real, so plain causal attention is right with no mask at all, the fused kernel
+    applies, and variants that cut the sequence into blocks cut every row at the same tokens, however it was padded.
+    """
+
+    position_ids: Tensor
+    """[B or 1, T]: what position embeddings and rotations go by."""
+    cache: Cache | None = None
+    past: int = 0
+    """Tokens that are in the cache already."""
+    order: Tensor | None = None
+    """[B, T]: the slot each packed place was taken from; None where nothing moved."""
+    restore: Tensor | None = None
+    """[B, T]: the packed place of each slot, the inverse of ``order``."""
+    ranks: Tensor | None = None
+    """[B or 1, S], with a past: how many real tokens come before each key."""
+    visible: Tensor | None = None
+    """[B or 1, 1, T, S], with a past: which keys each new token may look at."""
+
+    @classmethod
+    def build(
+        cls, tokens: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+    ) -> Layout:
+        """Lay out ``tokens`` [B, T, C] under a mask [B, S] of 1 for real tokens and 0 for padding."""
+        length, device = tokens.shape[1], tokens.device
+        past = 0 if cache is None else int(cache.get_seq_length())
+        total = past + length
+        if attention_mask is not None and attention_mask.shape != (tokens.shape[0], total):
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)}; expected {(tokens.shape[0], total)}, "
+                "one number for each token, cached ones included (1 real, 0 padding)."
+            )
+        if past:
+            return cls._after_past(length, past, attention_mask, position_ids, cache, device)
+        order = restore = None
+        if attention_mask is not None:
+            order = torch.argsort((attention_mask == 0).to(torch.int8), dim=1, stable=True)  # [B, T]
+            restore = torch.argsort(order, dim=1)
+        if position_ids is None:
+            position_ids = torch.arange(length, device=device)[None]
+        elif order is not None:
+            position_ids = position_ids.expand_as(order).gather(1, order)
+        return cls(position_ids, cache, order=order, restore=restore)
+
+    @classmethod
+    def _after_past(
+        cls,
+        length: int,
+        past: int,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        device: torch.device,
+    ) -> Layout:
+        slots = torch.arange(past + length, device=device)
+        own = slots[past:, None]  # [T, 1]
+        visible = (slots <= own)[None, None]  # [1, 1, T, S]
+        ranks = slots[None]  # [1, S]
+        if attention_mask is not None:
+            real = attention_mask != 0
+            ranks = (real.long().cumsum(1) - 1).clamp(min=0)  # [B, S]
+            # A token always sees itself: a row of nothing but padding must not divide by zero.
+            visible = visible & (real[:, None, None] | (slots == own))  # [B, 1, T, S]
+        if position_ids is None:
+            position_ids = ranks[:, past:]
+        return cls(position_ids, cache, past, ranks=ranks, visible=visible)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Move real tokens to the front: [B, T, C] by slot → [B, T, C] packed."""
+        return x if self.order is None else x.gather(1, self.order[..., None].expand_as(x))
+
+    def unpack(self, x: Tensor, dim: int = 1) -> Tensor:
+        """Undo ``pack`` along ``dim`` of a tensor whose first dimension is the batch."""
+        if self.restore is None:
+            return x
+        shape = [1] * x.dim()
+        shape[0], shape[dim] = self.restore.shape
+        return x.gather(dim, self.restore.view(shape).expand_as(x))
+
+    def cached_view(self) -> tuple[Tensor, Tensor]:
+        """``ranks`` and ``visible``, which every layout with a past has."""
+        assert self.ranks is not None and self.visible is not None
+        return self.ranks, self.visible
+
+
+class CausalAttention(nn.Module, ABC):
+    """Attention that never looks ahead: output t depends on inputs 0 … t, bit for bit."""
+
+    learned_positions: ClassVar[bool] = True
+    """Whether the model adds a learned position embedding; rotations replace it."""
+
+    def __init__(self, config: MinGPTConfig, layer_index: int) -> None:
+        super().__init__()
+        self.layer_index = layer_index
+        self.heads = config.num_attention_heads
+        self.dropout = config.attention_dropout
+        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+        self.residual_dropout = nn.Dropout(config.residual_dropout)
+
+    @abstractmethod
+    def project(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, H, T, ·] of ``x`` [B, T, C]; keys and values are what the cache keeps."""
+
+    @abstractmethod
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values of a whole packed sequence: [B, H, T, ·] → [B, H, T, D]."""
+
+    @abstractmethod
+    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Mix all values [B, H, S, D] for the new tokens: → [B, H, T, D]."""
+
+    def forward(self, x: Tensor, layout: Layout, want_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        """[B, T, C] → [B, T, C], and the weights [B, H, T, S] where wanted."""
+        q, k, v = self.project(x, layout)  # each [B, H, T, ·]
+        weights = None
+        if layout.past and layout.cache is not None:
+            k, v = layout.cache.update(k, v, self.layer_index)  # [B, H, S, ·]
+            y = self.attend_cached(q, k, v, layout)  # [B, H, T, D]
+            if want_weights:
+                weights = self.attend_cached(q, k, _identity_like(v), layout)
+        else:
+            if layout.cache is not None:
+                layout.cache.update(layout.unpack(k, 2), layout.unpack(v, 2), self.layer_index)
+            y = self.attend(q, k, v)
+            if want_weights:
+                # Every variant is linear in the values, so the identity as values reads off the weights.
+                weights = layout.unpack(layout.unpack(self.attend(q, k, _identity_like(v)), 2), 3)
+        y = self.out(y.transpose(1, 2).flatten(2))  # [B, T, C]
+        return self.residual_dropout(y), weights
+
+    @property
+    def dropout_now(self) -> float:
+        """Dropout of attention weights at this moment: none outside training."""
+        return self.dropout if self.training else 0.0
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, T, C] → [B, H, T, D]."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def init_parameters(self, config: MinGPTConfig) -> None:
+        """GPT-2: what joins the residual stream starts smaller, as 2 × layers such terms add up."""
+        init.normal_(self.out.weight, std=config.initializer_range / math.sqrt(2 * config.num_hidden_layers))
+
+
+class QueryKeyValueAttention(CausalAttention):
+    """Attention that compares queries with keys: one fused projection makes all three."""
+
+    def __init__(self, config: MinGPTConfig, layer_index: int) -> None:
+        super().__init__(config, layer_index)
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+
+    def project(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [B, H, T, D], as views of one product."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)  # each [B, T, C]
+        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+
+
+def _identity_like(v: Tensor) -> Tensor:
+    """Values [B, H, S, D] replaced by the rows of the identity: [B, H, S, S]."""
+    size = v.shape[2]
+    return torch.eye(size, dtype=v.dtype, device=v.device).expand(*v.shape[:2], size, size)
