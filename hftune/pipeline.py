@@ -17,7 +17,7 @@ from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.environment import describe as describe_environment
-from hftune.runs.group import group_summary, seed_path, write_group
+from hftune.runs.group import seed_path, write_group
 from hftune.runs.naming import default_path
 from hftune.runs.report import write_report
 from hftune.tasks import TASKS
@@ -126,15 +126,13 @@ def train_seeds(
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs."""
     listener = listener or Silent()
-    group = agreed(default_path(recipe, seeds=seeds) if output is None else Path(output))
+    group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     results = []
     for number, seed in enumerate(seeds, start=1):
         listener.note(f"seed {seed} ({number} of {len(seeds)})")
         seeded = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
         results.append(train(seeded, seed_path(group, seed), resume=resume, listener=listener))
-    summary = group_summary([result.run for result in results])
-    write_group(group, summary)
-    return group, summary, results
+    return group, write_group(group), results
 
 
 def assemble(recipe: Recipe, run: RunDir, listener: Listener) -> Job:

@@ -42,7 +42,7 @@ class Classification:
 
     def describe(self, data: Splits) -> DataFacts:
         """Rows, fingerprints and what was done to them."""
-        rows = {name: len(split) for name, split in data.named().items()}
+        rows = {name: len(split) for name, split in data.named.items()}
         return DataFacts(data.source, rows, data.fingerprints, data.notes)
 
     def load_tokenizer(self, data: Splits) -> PreTrainedTokenizerBase:
@@ -78,7 +78,7 @@ class Classification:
 
     def baselines(self, data: Splits, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
         """The majority label and a bag of words, fitted on the same training rows."""
-        scored = {name: data.named()[name] for name in splits}
+        scored = {name: data.named[name] for name in splits}
         return classification_baselines(
             data.train["text"],
             data.train["text_pair"] if data.is_pair else None,
@@ -119,24 +119,24 @@ class Classification:
     def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
         """Score the saved classifier on each split that has labels, and list what it says of every row."""
         classifier = Classifier.load(str(folder))
-        scores, predictions, logits = {}, {}, {}
+        scores: dict[str, dict[str, Any]] = {}
+        predictions, logits = {}, {}
         for name in splits:
-            rows = data.named()[name]
-            listener.begin(len(rows), f"scoring {name}")
-            logits[name] = _logits(classifier, rows, data.is_pair, self.recipe.train.eval_batch_size, listener)
-            listener.end()
+            rows = data.named[name]
+            logits[name] = score_rows(classifier, rows, self.recipe.train.eval_batch_size, listener, name)
             predictions[name] = prediction_rows(rows.to_list(), logits[name], data.labels)
-            if _labelled(rows):
+            if is_labelled(rows):
                 scores[name] = classification_scores(
                     logits[name], np.asarray(rows["label"]), data.labels, self.recipe.task.metrics
                 )
+        gold = {name: np.asarray(data.named[name]["label"]) for name in scores}
         return Evaluation(
             splits=scores,
             predictions=predictions,
-            collapsed=_first_collapse({name: logits[name] for name in scores}, data),
+            collapsed=_first_collapse(logits, gold),
             extras={
                 "labels": list(data.labels),
-                "calibration": calibration({name: (logits[name], _gold(data, name)) for name in scores}),
+                "calibration": calibration({name: (logits[name], gold[name]) for name in gold}),
             },
         )
 
@@ -165,7 +165,7 @@ class Classification:
         return compute
 
     def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
-        section, rows = self.recipe.data, data.named()[split]
+        section, rows = self.recipe.data, data.named[split]
         pairs = rows["text_pair"] if data.is_pair else None
         encoded = encode(
             tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate
@@ -210,17 +210,16 @@ def _all_texts(data: Splits) -> list[str]:
     return [*data.train["text"], *(data.train["text_pair"] if data.is_pair else [])]
 
 
-def _labelled(rows: Any) -> bool:
+def is_labelled(rows: Any) -> bool:
+    """Whether every row has a label; a test split may have none."""
     return bool(min(rows["label"]) >= 0)
 
 
-def _gold(data: Splits, split: str) -> np.ndarray:
-    return np.asarray(data.named()[split]["label"])
-
-
-def _logits(
-    classifier: Classifier, rows: Any, is_pair: bool, batch_size: int, listener: Listener
+def score_rows(
+    classifier: Classifier, rows: Any, batch_size: int, listener: Listener, what: str
 ) -> np.ndarray:
+    """Logits of a split, with a progress bar."""
+    listener.begin(len(rows), f"scoring {what}")
     done = 0
 
     def advance(count: int) -> None:
@@ -228,14 +227,15 @@ def _logits(
         done += count
         listener.advance(done, {})
 
-    return classifier.logits(
-        rows["text"], rows["text_pair"] if is_pair else None, batch_size=batch_size, advance=advance
-    )
+    pairs = rows["text_pair"] if "text_pair" in rows.column_names else None
+    logits = classifier.logits(rows["text"], pairs, batch_size=batch_size, advance=advance)
+    listener.end()
+    return logits
 
 
-def _first_collapse(logits: Mapping[str, np.ndarray], data: Splits) -> str | None:
-    for name, values in logits.items():
-        reason = collapsed(values.argmax(axis=1), _gold(data, name))
+def _first_collapse(logits: Mapping[str, np.ndarray], gold: Mapping[str, np.ndarray]) -> str | None:
+    for name, labels in gold.items():
+        reason = collapsed(logits[name].argmax(axis=1), labels)
         if reason:
             return f"{name}: {reason}"
     return None

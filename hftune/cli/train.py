@@ -1,0 +1,67 @@
+"""What every command that trains does with its flags: resolve a recipe, run it, print the outcome."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hftune.cli.options import overrides_from, resolve, seed_list
+from hftune.cli.outcome import print_dry_run, print_group, print_run
+from hftune.cli.terminal import stdout
+from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from hftune.config import Recipe
+
+
+def run_training(
+    recipe_name: str | None,
+    sets: list[str] | None,
+    *,
+    flags: Mapping[str, Any],
+    task: str,
+    seeds: str | None,
+    output: Path | None,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train one run or a group of seeds, or try the recipe out, and print what came of it."""
+    if resume and output is None:
+        raise HftuneError("--resume needs to know which run", hint="add --output RUN")
+    if seeds is not None and flags.get("seed") is not None:
+        raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
+    chosen = seed_list(seeds)
+    recipe = _recipe(recipe_name, sets, flags, task, output if resume and not chosen else None)
+
+    from hftune.cli.watch import Watcher
+    from hftune.dryrun import dry_run as try_out
+    from hftune.pipeline import train, train_seeds
+    from hftune.quiet import quiet_libraries
+
+    quiet_libraries()
+    with Watcher() as listener:
+        if dry_run:
+            estimate = try_out(recipe, listener=listener)
+            print_dry_run(estimate, as_json)
+        elif chosen:
+            group, summary, results = train_seeds(recipe, chosen, output, resume=resume, listener=listener)
+            print_group(group, summary, results, as_json)
+        else:
+            result = train(recipe, output, resume=resume, listener=listener)
+            if as_json:
+                stdout.print_json(json.dumps({"run": str(result.run.path), **result.metrics}))
+            else:
+                print_run(result)
+
+
+def _recipe(
+    name: str | None, sets: list[str] | None, flags: Mapping[str, Any], task: str, resumed: Path | None
+) -> Recipe:
+    """The recipe of the command; a run that goes on brings its own, and flags may only repeat it."""
+    nothing_said = name is None and not sets and not overrides_from(**flags)
+    if resumed is not None and nothing_said and (resumed / "recipe.yaml").is_file():
+        return resolve(str(resumed), None, task=task)
+    return resolve(name, sets, task=task, **flags)

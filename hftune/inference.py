@@ -1,0 +1,151 @@
+"""Using what was trained: ``predict`` labels texts, ``evaluate`` scores a run or any classifier on any labelled data.
+
+Called by ``hftune predict`` and ``hftune evaluate``, and by Python users (``from hftune import predict``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hftune import data as datasets
+from hftune.config.data import LabelledData
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.evaluation.baselines import majority_scores
+from hftune.evaluation.collapse import collapsed
+from hftune.evaluation.metrics import classification_scores
+from hftune.models.classifier import Classifier
+from hftune.runs.directory import RunDir, is_run
+from hftune.tasks.classification import is_labelled, prediction_rows, score_rows
+from hftune.training.progress import Listener, Silent
+
+CHUNK = 2048
+"""Rows that are sorted by length together: enough for like lengths, few enough to stream an endless input."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer: the label by name, and the probability of every label."""
+
+    text: str
+    text_pair: str | None
+    label: str
+    probabilities: dict[str, float]
+
+    @property
+    def confidence(self) -> float:
+        """Probability of the label that was chosen."""
+        return self.probabilities[self.label]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A classifier on one split: its scores, the majority rate beside them, and every prediction."""
+
+    source: str
+    split: str
+    scores: dict[str, Any]
+    majority: dict[str, Any]
+    collapsed: str | None
+    predictions: list[dict[str, Any]]
+
+
+def predict(
+    model: str | Path,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    batch_size: int = 64,
+    settings: ModelSection | None = None,
+) -> list[Prediction]:
+    """Label texts with a run, a folder or a Hub model.
+
+    Args:
+        model: A run directory, a folder that save_pretrained wrote, or a Hub id.
+        texts: What to label; one string a row.
+        pairs: The second text of each row, for a model that was trained on pairs.
+        batch_size: Rows in one forward pass.
+        settings: Revision, and what may be trusted; nothing is by default.
+
+    Returns:
+        One prediction a text, in the order given.
+    """
+    if isinstance(texts, str):
+        raise HftuneError("predict takes a list of texts, got one string", hint="write predict(model, [text])")
+    if pairs is not None and len(pairs) != len(texts):
+        raise HftuneError(
+            f"{len(texts)} texts but {len(pairs)} second texts", hint="give one second text for each text"
+        )
+    classifier = Classifier.load(str(model), section=settings)
+    rows = [
+        {"text": text} if pairs is None else {"text": text, "text_pair": pairs[index]}
+        for index, text in enumerate(texts)
+    ]
+    return list(stream(classifier, rows, batch_size=batch_size))
+
+
+def stream(classifier: Classifier, rows: Iterable[dict[str, str]], *, batch_size: int = 64) -> Iterator[Prediction]:
+    """Predictions in the order of the rows, a chunk at a time, so that memory does not grow with the input."""
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, CHUNK)):
+        has_pair = "text_pair" in chunk[0]
+        logits = classifier.logits(
+            [row["text"] for row in chunk],
+            [row["text_pair"] for row in chunk] if has_pair else None,
+            batch_size=batch_size,
+        )
+        for line in prediction_rows(chunk, logits, classifier.labels):
+            yield Prediction(line["text"], line.get("text_pair"), line["label"], line["probabilities"])
+
+
+def evaluate(
+    model: str | Path,
+    data: LabelledData | None = None,
+    split: str = "test",
+    *,
+    batch_size: int = 64,
+    settings: ModelSection | None = None,
+    metrics: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> Scores:
+    """Score a classifier on one split.
+
+    Args:
+        model: A run directory, a folder, or a Hub id.
+        data: What to score on; the run's own data where not given.
+        split: train, dev or test; for a single file, all its rows.
+        batch_size: Rows in one forward pass.
+        settings: Revision, and what may be trusted.
+        metrics: Further metrics beside the built-in ones.
+        listener: Who watches.
+    """
+    listener = listener or Silent()
+    if data is None:
+        if not is_run(Path(model)):
+            raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
+        data = RunDir.open(Path(model)).read_recipe().data
+    listener.stage("loading model")
+    classifier = Classifier.load(str(model), section=settings)
+    listener.stage("loading data")
+    rows = datasets.load_split(data, split, classifier.labels)
+    if not is_labelled(rows):
+        raise HftuneError(
+            f"the {split} split of {data.name} has no labels, so it can't be scored",
+            hint="use `hftune predict --file` to label it",
+        )
+    logits = score_rows(classifier, rows, batch_size, listener, split)
+    gold = np.asarray(rows["label"])
+    return Scores(
+        source=data.name,
+        split=split,
+        scores=classification_scores(logits, gold, classifier.labels, metrics),
+        majority=majority_scores(gold, classifier.labels),
+        collapsed=collapsed(logits.argmax(axis=1), gold),
+        predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
+    )
