@@ -1,0 +1,162 @@
+"""Rows: where they come from, which of them are used, and whether they can be trained on.
+
+``load`` is called by the tasks and by ``hftune data``; ``DATASETS`` holds the embedded datasets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hftune.data.columns import find_roles
+from hftune.data.embedded import Embedded
+from hftune.data.labels import check_classes, check_seen, label_order
+from hftune.data.locate import as_path, files_of, is_hub_id, refuse_missing
+from hftune.data.reviews import REVIEWS
+from hftune.data.rows import Rows, labelled_rows, maybe_labelled_rows
+from hftune.data.sources import read_file
+from hftune.data.splits import Splits, as_dataset, fingerprint
+from hftune.data.subsets import held_out, subset
+from hftune.data.table import Table, joined
+from hftune.data.wording import count, quote
+from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from hftune.config.data import LabelledData
+
+__all__ = ["DATASETS", "Embedded", "Splits", "load"]
+
+DATASETS: dict[str, Embedded] = {
+    REVIEWS.name: REVIEWS,
+}
+"""The embedded datasets by name."""
+
+
+def load(section: LabelledData) -> Splits:
+    """Read, check and split a dataset.
+
+    Args:
+        section: where the rows come from and which of them are used.
+
+    Returns:
+        The splits in canonical columns. A missing dev or test split was made from train.
+
+    Raises:
+        HftuneError: the rows can't be found, read or trained on.
+    """
+    if section.name in DATASETS:
+        section = DATASETS[section.name].columns(section)
+    tables, notes = _tables(section)
+    roles = find_roles(tables["train"], section)
+    rows = {"train": labelled_rows(tables["train"], roles)}
+    if "dev" in tables:
+        rows["dev"] = labelled_rows(tables["dev"], roles)
+    if "test" in tables:
+        rows["test"] = maybe_labelled_rows(tables["test"], roles)
+    notes += [note for part in rows.values() for note in part.notes]
+
+    trained = rows["train"].labels or []
+    labels = label_order(trained, tables["train"].classes.get(roles.label))
+    check_classes(trained, rows["train"].where)
+    for split in ("dev", "test"):
+        if split in rows:
+            check_seen(rows[split].labels or [], set(trained), rows[split].where)
+    if "test" in rows and rows["test"].labels is None:
+        notes.append("test has no labels: it gets predictions and no scores")
+
+    notes += _make_missing(rows, section)
+    if section.labels is not None:
+        rows["train"] = _subset(rows["train"], section.labels, section.split_seed, len(set(trained)), notes)
+    hashes = {split: fingerprint(part, labels) for split, part in rows.items()}
+    built = {split: as_dataset(part, labels, hashes[split]) for split, part in rows.items()}
+    return Splits(
+        train=built["train"],
+        dev=built["dev"],
+        test=built.get("test"),
+        labels=labels,
+        source=section.name,
+        fingerprints=hashes,
+        notes=tuple(notes),
+    )
+
+
+def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
+    """What each split holds, from an embedded folder, a path or the Hub."""
+    named = [
+        name for name in (section.text_column, section.pair_column, section.label_column) if name is not None
+    ]
+    path = as_path(section.name)
+    notes: list[str] = []
+    embedded = DATASETS.get(section.name)
+    if embedded is not None:
+        if path is not None:
+            notes.append(
+                f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}"
+            )
+        files = embedded.split_files(section)
+    elif path is not None:
+        files = files_of(path, section)
+    elif is_hub_id(section.name):
+        from hftune.data.hub import hub_tables
+
+        return hub_tables(section, list(DATASETS)), notes
+    else:
+        raise refuse_missing(section.name, list(DATASETS))
+    for option, value in (("subset", section.subset), ("revision", section.revision)):
+        if value is not None:
+            raise HftuneError(
+                f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
+                hint=f"leave data.{option} out",
+            )
+    return {
+        split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()
+    }, notes
+
+
+def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:
+    """Cut the splits that are not there from train; rows of one text stay together."""
+    shares = {}
+    if "test" not in rows and section.test_share > 0:
+        shares["test"] = section.test_share
+    if "dev" not in rows:
+        shares["dev"] = section.dev_share
+    if not shares:
+        return []
+    if sum(shares.values()) >= 1:
+        raise HftuneError(
+            f"data.dev_share and data.test_share together take all of train: {sum(shares.values()):g}",
+            hint="make their sum less than 1",
+        )
+    train = rows["train"]
+    pairs = train.pairs if train.pairs is not None else [""] * len(train)
+    keys = list(zip(train.texts, pairs, strict=True))
+    made = held_out(keys, train.labels or [], list(shares.values()), section.split_seed)
+    for split, indices in zip(shares, made, strict=True):
+        if not indices:
+            raise HftuneError(
+                f"{quote(train.where)} has too few rows ({len(train)}) to make a {split} split from",
+                hint="give more rows: at least two texts of some label for each split that is made",
+            )
+        rows[split] = train.take(indices)
+    taken = {index for indices in made for index in indices}
+    rows["train"] = train.take([index for index in range(len(train)) if index not in taken])
+    return [
+        f"{split} was made from train: {count(len(rows[split]), 'row')}, stratified, "
+        f"seed {section.split_seed}"
+        for split in shares
+    ]
+
+
+def _subset(train: Rows, size: int, seed: int, classes: int, notes: list[str]) -> Rows:
+    """The labelled rows a low-label run trains on."""
+    if size > len(train):
+        raise HftuneError(
+            f"data.labels asks for {size:,} labelled rows, train has {len(train):,}",
+            hint=f"ask for at most {len(train)}, or leave --labels out to train on all",
+        )
+    labels = train.labels or []
+    chosen = train.take(subset(labels, size, seed))
+    check_classes(chosen.labels or [], f"the {size} rows of data.labels")
+    notes.append(f"train is {size:,} of {len(train):,} rows, stratified, seed {seed}")
+    if size < classes:
+        notes.append(f"{size} training rows can't show all {classes} labels")
+    return chosen

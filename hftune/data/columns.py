@@ -1,0 +1,168 @@
+"""Which column is the text, the second text and the label: as the recipe says, or by the names people use.
+
+Called by ``hftune.data.load`` on the training split; ``delimited`` asks it whether a first line is a header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hftune.config.data import LabelledData
+from hftune.data.table import Table
+from hftune.data.wording import closest, listing, quote
+from hftune.errors import HftuneError
+
+PAIRS = (
+    ("text", "text_pair"),
+    ("question", "passage"),
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "context"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("query", "document"),
+    ("query", "passage"),
+    ("claim", "evidence"),
+)
+TEXTS = (
+    "text",
+    "sentence",
+    "review",
+    "review_text",
+    "review_body",
+    "content",
+    "comment",
+    "comment_text",
+    "body",
+    "tweet",
+    "message",
+    "utterance",
+    "document",
+    "headline",
+    "question",
+    "query",
+    "title",
+)
+LABELS = (
+    "label",
+    "labels",
+    "gold_label",
+    "stars",
+    "star",
+    "star_rating",
+    "rating",
+    "answer",
+    "sentiment",
+    "class",
+    "category",
+    "target",
+    "intent",
+    "emotion",
+    "topic",
+    "gold",
+)
+NO_PAIR = "none"
+_KNOWN = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of the columns that are used."""
+
+    text: str
+    pair: str | None
+    label: str
+
+
+def is_known_name(cell: str) -> bool:
+    """Whether a cell of a first line is a name that columns usually have."""
+    return cell.strip().lower() in _KNOWN
+
+
+def find_roles(table: Table, section: LabelledData) -> Roles:
+    """The columns of a split that has labels.
+
+    Args:
+        table: the training split.
+        section: names the columns that shall not be guessed.
+    """
+    label = find_label(table, section.label_column)
+    if label is None:
+        raise HftuneError(
+            f"{quote(table.where)} has no column that looks like a label; its columns are "
+            f"{listing(table.columns)}",
+            hint="name it with data.label_column (--label-column); a file without a header needs one",
+        )
+    text, pair = _find_texts(table, section, label)
+    used = [name for name in (text, pair, label) if name is not None]
+    if len(set(used)) != len(used):
+        raise HftuneError(
+            f"one column of {quote(table.where)} would be used twice: text {quote(text)}, "
+            f"pair {quote(pair)}, label {quote(label)}",
+            hint="name three different columns with data.text_column, data.pair_column and data.label_column",
+        )
+    return Roles(text=text, pair=pair, label=label)
+
+
+def find_label(table: Table, named: str | None) -> str | None:
+    """The label column, or None where no name fits."""
+    if named is not None:
+        return required(table, named, "label_column")
+    return _first_of(table, LABELS)
+
+
+def required(table: Table, name: str, option: str) -> str:
+    """A column that must be there."""
+    if name in table.columns:
+        return name
+    raise HftuneError(
+        f"{quote(table.where)} has no column {quote(name)}; its columns are {listing(table.columns)}",
+        hint=closest(name, list(table.columns)) + f"set data.{option} to one of them",
+    )
+
+
+def _first_of(table: Table, names: tuple[str, ...], *, without: frozenset[str] = frozenset()) -> str | None:
+    by_lower = {name.lower(): name for name in table.columns if name not in without}
+    return next((by_lower[name] for name in names if name in by_lower), None)
+
+
+def _find_texts(table: Table, section: LabelledData, label: str) -> tuple[str, str | None]:
+    """The text column and, for pairs, the second."""
+    text = required(table, section.text_column, "text_column") if section.text_column is not None else None
+    if section.pair_column is None:
+        for first, second in _pairs_in(table, label):
+            if text in (None, first):
+                return first, second
+        pair = None
+    elif section.pair_column == NO_PAIR:
+        pair = None
+    else:
+        pair = required(table, section.pair_column, "pair_column")
+        if text is None:
+            text = next((first for first, second in _pairs_in(table, label) if second == pair), None)
+    if text is None:
+        text = _single_text(table, frozenset({label} if pair is None else {label, pair}))
+    return text, pair
+
+
+def _pairs_in(table: Table, label: str) -> list[tuple[str, str]]:
+    """The known pairs that the table has, in the table's spelling."""
+    by_lower = {name.lower(): name for name in table.columns if name != label}
+    return [(by_lower[one], by_lower[two]) for one, two in PAIRS if one in by_lower and two in by_lower]
+
+
+def _single_text(table: Table, taken: frozenset[str]) -> str:
+    found = _first_of(table, TEXTS, without=taken)
+    rest = [name for name in table.columns if name not in taken]
+    if found is None and len(rest) == 1:
+        found = rest[0]
+    if found is None:
+        raise HftuneError(
+            f"{quote(table.where)} has no column that looks like a text; its columns are "
+            f"{listing(table.columns)}",
+            hint="name it with data.text_column (--text-column); a file without a header needs one",
+        )
+    return found

@@ -1,0 +1,109 @@
+"""A dataset of the Hub → one table a split. Called by ``hftune.data.load`` for names that are no path.
+
+Only data files are read (the datasets library no longer runs dataset scripts).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hftune.config.data import LabelledData
+from hftune.data.locate import UNLABELLED, WORDS
+from hftune.data.sources import from_arrow
+from hftune.data.table import Table
+from hftune.data.wording import closest, listing, quote
+from hftune.errors import HftuneError
+
+
+def hub_tables(section: LabelledData, embedded: list[str]) -> dict[str, Table]:
+    """The splits of a Hub dataset.
+
+    Args:
+        section: its name, subset and revision; train, dev and test name splits where their names do not tell.
+        embedded: the names that need no network, for the error.
+    """
+    loaded = _download(section, embedded)
+    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    tables = {}
+    for split in WORDS:
+        chosen = choose_split(list(loaded), split, named[split], section.name)
+        if chosen is not None:
+            tables[split] = from_arrow(loaded[chosen].data.table, f"{section.name} ({chosen})")
+            # The features of the dataset are the truth about its labels, also where the files carry none.
+            tables[split].classes.update(_class_names(loaded[chosen].features))
+    return tables
+
+
+def choose_split(available: list[str], split: str, named: str | None, source: str) -> str | None:
+    """The name on the Hub of one of our splits; None where it has none."""
+    if named is not None:
+        if named not in available:
+            raise HftuneError(
+                f"{quote(source)} has no split {quote(named)}; its splits are {listing(available)}",
+                hint=closest(named, available) + f"set data.{split} to one of them",
+            )
+        return named
+    exact = [name for name in available if name.lower() in WORDS[split]]
+    worded = [
+        name
+        for name in available
+        if set(WORDS[split]) & set(name.lower().split("_")) and not UNLABELLED & set(name.lower().split("_"))
+    ]
+    found = exact or worded
+    if len(found) > 1:
+        raise HftuneError(
+            f"{quote(source)} has several splits that could be {split}: {listing(found)}",
+            hint=f"name one with --set data.{split}=SPLIT",
+        )
+    if not found and split == "train":
+        raise HftuneError(
+            f"{quote(source)} has no training split; its splits are {listing(available)}",
+            hint="name one with --set data.train=SPLIT",
+        )
+    return found[0] if found else None
+
+
+def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
+    from datasets import ClassLabel
+
+    return {name: tuple(kind.names) for name, kind in features.items() if isinstance(kind, ClassLabel)}
+
+
+def _download(section: LabelledData, embedded: list[str]) -> Any:
+    """Every split, from the Hub or from its cache on this machine."""
+    from datasets import load_dataset, load_dataset_builder
+    from datasets.exceptions import DatasetNotFoundError
+    from datasets.packaged_modules.csv.csv import Csv
+
+    request = {"path": section.name, "name": section.subset, "revision": section.revision}
+    offline = f"embedded datasets need no network: --data {embedded[0]}; so do files and folders"
+    try:
+        builder = load_dataset_builder(**request)
+        # Without this the texts "NA" and "null" of a csv repository would become missing values.
+        reading = {"keep_default_na": False} if isinstance(builder, Csv) else {}
+        return load_dataset(**request, **reading)
+    except DatasetNotFoundError as error:
+        raise HftuneError(
+            f"{quote(section.name)} is no file or folder here, and no dataset on the Hub that you can read",
+            hint=closest(section.name, embedded)
+            + f"check the spelling (owner/name), log in with `hf auth login` if it is private; {offline}",
+        ) from error
+    except ValueError as error:
+        raise HftuneError(
+            f"the dataset {quote(section.name)} can't be opened like this: {_first_line(error)}",
+            hint="name one of its configurations with --set data.subset=NAME",
+        ) from error
+    except RuntimeError as error:
+        raise HftuneError(
+            f"the dataset {quote(section.name)} can't be opened: {_first_line(error)}",
+            hint="use a repository of parquet, csv or json files, such as google/boolq",
+        ) from error
+    except OSError as error:  # every network error of datasets, huggingface_hub and httpx among them
+        raise HftuneError(
+            f"the Hub can't be reached for the dataset {quote(section.name)}: {_first_line(error)}",
+            hint=closest(section.name, embedded) + offline,
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return quote((str(error).splitlines() or [type(error).__name__])[0], limit=240)

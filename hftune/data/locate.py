@@ -1,0 +1,175 @@
+"""``data.name`` → the files of each split. Called by ``hftune.data.load``.
+
+A folder's split files are found by the words in their names. Nothing outside a folder is read through it:
+a path that climbs out and a link that leads out are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hftune.config.data import LabelledData
+from hftune.data.sources import FORMATS
+from hftune.data.wording import closest, listing, quote
+from hftune.errors import HftuneError
+
+WORDS = {
+    "train": ("train", "training"),
+    "dev": ("dev", "valid", "validation", "val", "eval"),
+    "test": ("test", "testing"),
+}
+UNLABELLED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
+SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+
+Files = dict[str, list[Path]]
+"""The files of each split; several where a split lies in shards."""
+
+
+def as_path(name: str) -> Path | None:
+    """The file or folder of that name, or None where there is none."""
+    if not name or "\0" in name:
+        raise HftuneError(
+            f"data.name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file"
+        )
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # a name too long for the file system, a home folder that nobody has
+        return None
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name that is no path can be one of the Hub: ``owner/name`` or bare, with no file's ending."""
+    return HUB_ID.fullmatch(name) is not None and Path(name).suffix.lower() not in FORMATS
+
+
+def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
+    """The error for a path that leads nowhere."""
+    path = Path(name).expanduser() if not name.startswith("~") else Path(name)
+    try:
+        siblings = sorted(entry.name for entry in path.parent.iterdir())
+    except OSError:
+        near = f"the folder {quote(str(path.parent))} is not there either; "
+    else:
+        near = closest(path.name, siblings)
+    return HftuneError(
+        f"there is no file or folder {quote(name)}",
+        hint=near
+        + f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(embedded)})",
+    )
+
+
+def files_of(path: Path, section: LabelledData) -> Files:
+    """The split files of a folder, or the one file with what the recipe names beside it."""
+    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    if path.is_dir():
+        return folder_files(path, {split: name for split, name in named.items() if name is not None})
+    if section.train is not None:
+        raise HftuneError(
+            f"data.name is a file of training rows already ({quote(path.name)}); data.train names another",
+            hint="leave data.train out, or make data.name the folder of both",
+        )
+    files = {"train": [path]}
+    for split in ("dev", "test"):
+        name = named[split]
+        if name is not None:
+            # A file beside the first one, or any path as it would be written for data.name.
+            found = as_path(name) or as_path(str(path.parent / name))
+            if found is None or not found.is_file():
+                raise refuse_missing(name, [])
+            files[split] = [found]
+    return files
+
+
+def folder_files(folder: Path, named: dict[str, str]) -> Files:
+    """The split files of a folder.
+
+    Args:
+        folder: where they lie.
+        named: files the recipe names, relative to the folder; the others are found by their names.
+    """
+    candidates = sorted(
+        entry
+        for entry in folder.iterdir()
+        if entry.suffix.lower() in FORMATS
+        and not entry.name.startswith((".", "_"))
+        and not UNLABELLED & set(_words(entry))
+    )
+    files: Files = {}
+    for split, words in WORDS.items():
+        if split in named:
+            files[split] = [_named_file(folder, named[split])]
+        else:
+            found = [entry for entry in candidates if set(words) & set(_words(entry))]
+            if found:
+                files[split] = _one_file_or_shards(found, split, folder)
+    if "train" not in files:
+        files["train"] = _only_file(folder, candidates, files)
+    for paths in files.values():
+        for path in paths:
+            _refuse_leading_out(path, folder)
+    return files
+
+
+def _words(path: Path) -> list[str]:
+    """The words in a file's name: ``sst_train.txt`` has sst and train."""
+    return re.split(r"[^a-z0-9]+", SHARD.sub("", path.stem).lower())
+
+
+def _named_file(folder: Path, name: str) -> Path:
+    path = folder / name
+    if "\0" in name or ".." in Path(name).parts:
+        raise HftuneError(
+            f"{quote(name)} climbs out of the data folder {quote(folder.name)}",
+            hint="name a file inside the folder, or make data.name the folder that holds it",
+        )
+    _refuse_leading_out(path, folder)
+    if not path.is_file():
+        files = sorted(entry.name for entry in folder.iterdir())
+        raise HftuneError(
+            f"there is no file {quote(name)} in the data folder {quote(folder.name)}",
+            hint=closest(name, files) + f"the folder holds {listing(files)}",
+        )
+    return path
+
+
+def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Path]:
+    """One file, or the shards of one; else nobody can tell which is meant, unless one is plainly named."""
+    plain = [path for path in found if path.stem.lower() in WORDS[split]]
+    if len(plain) == 1:
+        return plain
+    families = {(SHARD.sub("", path.stem), path.suffix.lower()) for path in found}
+    if len(families) > 1 or (len(found) > 1 and not all(SHARD.search(path.stem) for path in found)):
+        raise HftuneError(
+            f"the folder {quote(folder.name)} has several files that could be {split}: "
+            f"{listing(path.name for path in found)}",
+            hint=f"name one with --set data.{split}=FILE",
+        )
+    return found
+
+
+def _only_file(folder: Path, candidates: list[Path], files: Files) -> list[Path]:
+    """A folder of one data file is that file; otherwise train can't be told."""
+    rest = [path for path in candidates if all(path not in paths for paths in files.values())]
+    if len(rest) == 1 and not files:
+        return rest
+    inside = listing(sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir()))
+    raise HftuneError(
+        f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
+        hint="a split file has train, dev (or valid, validation) or test in its name and ends in "
+        f"{', '.join(FORMATS)}; name others with --set data.train=FILE",
+    )
+
+
+def _refuse_leading_out(path: Path, folder: Path) -> None:
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that run in a circle
+        inside = False
+    if not inside:
+        raise HftuneError(
+            f"{quote(path.name)} leads out of the data folder {quote(folder.name)}",
+            hint="copy the file into the folder, or make data.name the folder that holds it",
+        )
