@@ -11,12 +11,17 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new, never half of it."""
+    """Write a text file as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; a run directory is as readable as its owner's other files.

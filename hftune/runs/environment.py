@@ -119,7 +119,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def _redacted(flag: str, argument: str) -> str:
-    """One argument without its secret; flag is the word before it, where that was a flag that waits for a value."""
+    """One argument without its secret; flag is the word before it, where that was a flag without a value."""
     names = [flag, *argument.split("=")[:-1]]
     for position, name in enumerate(names):
         if _SECRET_NAME.search(name):
