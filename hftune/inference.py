@@ -17,9 +17,10 @@ from hftune import data as datasets
 from hftune.config.data import LabelledData
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.evaluation.baselines import majority_scores
+from hftune.evaluation.baselines import Majority
 from hftune.evaluation.collapse import collapsed
 from hftune.evaluation.metrics import classification_scores
+from hftune.evaluation.scores import plain_scores
 from hftune.models.classifier import Classifier
 from hftune.runs.directory import RunDir, is_run
 from hftune.tasks.classification import is_labelled, prediction_rows, score_rows
@@ -145,7 +146,7 @@ def evaluate(
         source=data.name,
         split=split,
         scores=classification_scores(logits, gold, classifier.labels, metrics),
-        majority=majority_scores(gold, classifier.labels),
+        majority=plain_scores(Majority.fit(gold, len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels),
         collapsed=collapsed(logits.argmax(axis=1), gold),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
     )

@@ -1,0 +1,155 @@
+"""``hftune predict``: label and probabilities for texts, from arguments, a file or standard input.
+
+    hftune predict runs/a "the food was great but we will never come back"
+    hftune predict runs/a --file texts.txt --output labels.jsonl
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hftune.cli import options
+from hftune.cli.terminal import plain, stderr, stdout
+from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from hftune.inference import Prediction
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
+Pairs = Annotated[
+    list[str] | None, typer.Option("--pair", metavar="TEXT", help="Second text, once for each text, for pairs.")
+]
+InputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="One text a line, or jsonl with text (and text_pair); - for stdin."
+    ),
+]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write jsonl here, not to the terminal.")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Rows in one forward pass.")]
+
+
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, a model folder, or a Hub id.")],
+    texts: Texts = None,
+    pairs: Pairs = None,
+    file: InputFile = None,
+    output: OutputFile = None,
+    batch_size: BatchSize = 64,
+    trust_remote_code: options.TrustRemoteCode = None,
+    allow_pickle: options.AllowPickle = None,
+    json: options.Json = False,
+) -> None:
+    """Label texts: the label, and the probability of every label. One jsonl line a text when piped."""
+    if texts and file is not None:
+        raise HftuneError("both texts and --file were given", hint="leave one of them out")
+    if pairs and len(pairs) != len(texts or []):
+        raise HftuneError(
+            f"{len(texts or [])} texts but {len(pairs)} --pair", hint="give one --pair for each text, in their order"
+        )
+    if not texts and file is None and sys.stdin.isatty():
+        raise HftuneError("there is nothing to label", hint='add texts in quotes, --file FILE, or pipe text in')
+    if output is not None and output.exists():
+        raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
+    rows = _rows(texts, pairs, file)
+
+    from hftune.config.model import ModelSection
+    from hftune.inference import stream
+    from hftune.models.classifier import Classifier
+    from hftune.quiet import quiet_libraries
+
+    quiet_libraries()
+    section = ModelSection(
+        name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
+    )
+    classifier = Classifier.load(run, section=section)
+    answers = stream(classifier, rows, batch_size=batch_size)
+    if output is not None:
+        from hftune.files import write_jsonl
+
+        count = 0
+
+        def counted() -> Iterator[dict[str, Any]]:
+            nonlocal count
+            for answer in answers:
+                count += 1
+                yield as_row(answer)
+
+        write_jsonl(output, counted())
+        stderr.print(f"{count} predictions in {plain(str(output))}")
+        return
+    lines = json or not stdout.is_terminal
+    for answer in answers:
+        if lines:
+            sys.stdout.write(jsonlib.dumps(as_row(answer), ensure_ascii=True) + "\n")
+        else:
+            _show(answer)
+
+
+def as_row(answer: Prediction) -> dict[str, Any]:
+    """A prediction as one jsonl line."""
+    row: dict[str, Any] = {"text": answer.text}
+    if answer.text_pair is not None:
+        row["text_pair"] = answer.text_pair
+    return {**row, "label": answer.label, "probabilities": answer.probabilities}
+
+
+def _show(answer: Prediction) -> None:
+    ranked = sorted(answer.probabilities.items(), key=lambda item: -item[1])
+    shown = "  ".join(f"{plain(label)} {value:.3f}" for label, value in ranked[:5])
+    stdout.print(f"[bold]{plain(answer.label)}[/bold]  [dim]{shown}[/dim]  {plain(answer.text)}", highlight=False)
+
+
+def _rows(texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:
+    if texts:
+        for index, text in enumerate(texts):
+            yield {"text": text, "text_pair": pairs[index]} if pairs else {"text": text}
+        return
+    if file is None or str(file) == "-":
+        yield from _lines(sys.stdin.buffer, "standard input", jsonl=None)
+        return
+    try:
+        with file.open("rb") as source:
+            yield from _lines(source, str(file), jsonl=file.suffix in (".jsonl", ".json"))
+    except OSError as error:
+        raise HftuneError(f"can't read {file}: {error.strerror}", hint="check the path") from error
+
+
+def _lines(source: Any, where: str, jsonl: bool | None) -> Iterator[dict[str, str]]:
+    """One row a line. On standard input a first line that is a JSON object says that all lines are."""
+    for number, raw in enumerate(source, start=1):
+        try:
+            line = raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise HftuneError(
+                f"{where}, line {number}: not UTF-8 ({error.reason} at byte {error.start})",
+                hint="convert it to UTF-8 first",
+            ) from error
+        if jsonl is None:
+            jsonl = line.lstrip().startswith("{")
+        if not line.strip():
+            if jsonl:
+                continue
+            raise HftuneError(f"{where}, line {number}: empty", hint="leave blank lines out: one text a line")
+        yield _from_json(line, where, number) if jsonl else {"text": line}
+
+
+def _from_json(line: str, where: str, number: int) -> dict[str, str]:
+    hint = 'write one object a line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
+    try:
+        row = jsonlib.loads(line)
+    except ValueError as error:
+        raise HftuneError(f"{where}, line {number}: not JSON ({error})", hint=hint) from error
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise HftuneError(f"{where}, line {number}: no string under 'text'", hint=hint)
+    if not isinstance(row.get("text_pair", ""), str):
+        raise HftuneError(f"{where}, line {number}: 'text_pair' is not a string", hint=hint)
+    return {name: row[name] for name in ("text", "text_pair") if name in row}
