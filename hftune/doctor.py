@@ -38,10 +38,7 @@ def examine() -> list[Finding]:
 
 
 def _python() -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        return Finding("Python", "bad", found, "hftune needs 3.11 or newer")
-    return Finding("Python", "ok", found)
+    return Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
 
 
 def _libraries() -> Finding:
@@ -107,7 +104,10 @@ def _hub() -> Finding:
         HfApi().list_models(limit=1).__iter__().__next__()
     except Exception as error:  # any failure has the same meaning here: it can't be reached
         return Finding(
-            "Hub", "note", f"can't be reached ({type(error).__name__})", "offline: --model scratch:bert-tiny, --data reviews"
+            "Hub",
+            "note",
+            f"can't be reached ({type(error).__name__})",
+            "offline: --model scratch:bert-tiny, --data reviews",
         )
     return Finding("Hub", "ok", "reached")
 

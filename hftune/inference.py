@@ -146,7 +146,9 @@ def evaluate(
         source=data.name,
         split=split,
         scores=classification_scores(logits, gold, classifier.labels, metrics),
-        majority=plain_scores(Majority.fit(gold, len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels),
+        majority=plain_scores(
+            Majority.fit(gold, len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels
+        ),
         collapsed=collapsed(logits.argmax(axis=1), gold),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
     )

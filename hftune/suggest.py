@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that looks most like the word, or None where nothing does."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    matches = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+def closest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The choice that looks most like the word, or None where nothing does. ``max-length`` is ``max_length``."""
+    by_lower = {choice.lower().replace("-", "_"): choice for choice in choices}
+    matches = get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 

@@ -1,15 +1,13 @@
 """``hftune baseline``: what the majority label and a bag of words score, before any model is trained.
 
-    hftune baseline --data reviews
+hftune baseline --data reviews
 """
 
 from __future__ import annotations
 
-import json as jsonlib
-
 from hftune.cli import options
 from hftune.cli.outcome import score_table
-from hftune.cli.terminal import plain, stdout
+from hftune.cli.terminal import out, say, show_json
 
 
 def baseline(
@@ -19,7 +17,7 @@ def baseline(
     pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
     sets: options.Set = None,
-    json: options.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Score the majority label and TF-IDF + logistic regression on dev and test."""
     recipe = options.resolve(
@@ -42,11 +40,11 @@ def baseline(
     facts = task.describe(rows)
     splits = [name for name in ("dev", "test") if name in facts.rows]
     result = {"data": facts.as_dict(), "splits": {}, "baselines": task.baselines(rows, splits)}
-    if json:
-        stdout.print_json(jsonlib.dumps(result))
+    if as_json:
+        show_json(result)
         return
     counts = ", ".join(f"{name} {count:,}" for name, count in facts.rows.items())
-    stdout.print(f"{plain(facts.source)}: {counts}")
+    say(f"{facts.source}: {counts}")
     for note in facts.notes:
-        stdout.print(f"[dim]{plain(note)}[/dim]")
-    stdout.print(score_table(result))
+        say(note, style="dim")
+    out().print(score_table(result))

@@ -1,7 +1,7 @@
 """``hftune classify``: fine-tune a classifier on single texts or pairs.
 
-    hftune classify
-    hftune classify --model huawei-noah/TinyBERT_General_4L_312D --data reviews.csv --seeds 1,2,3
+hftune classify
+hftune classify --model huawei-noah/TinyBERT_General_4L_312D --data reviews.csv --seeds 1,2,3
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def classify(
     push_to_hub: options.PushToHub = None,
     resume: options.Resume = False,
     dry_run: options.DryRun = False,
-    json: options.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Fine-tune a classifier on single texts or pairs: best checkpoint on dev, then test."""
     run_training(
@@ -60,9 +60,10 @@ def classify(
             "push_to_hub": push_to_hub,
         },
         task="classify",
+        default=DEFAULT_RECIPE,
         seeds=seeds,
         output=output,
         resume=resume,
         dry_run=dry_run,
-        as_json=json,
+        as_json=as_json,
     )

@@ -1,12 +1,11 @@
 """``hftune evaluate``: score any run again, on any data.
 
-    hftune evaluate runs/a
-    hftune evaluate runs/a --data other.csv --split dev --json
+hftune evaluate runs/a
+hftune evaluate runs/a --data other.csv --split dev --json
 """
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 
 from hftune.cli import options
 from hftune.cli.outcome import score_table
-from hftune.cli.terminal import plain, stderr, stdout
+from hftune.cli.terminal import note, out, say, show_json
 from hftune.errors import HftuneError
 
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="train, dev or test.")]
@@ -38,7 +37,7 @@ def evaluate(
     output: Predictions = None,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
-    json: options.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Score a run, a folder or a Hub model on one split of any labelled data."""
     columns = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
@@ -61,9 +60,7 @@ def evaluate(
             LabelledData(name=data, **columns) if data is not None else None,
             split,
             batch_size=batch_size,
-            settings=ModelSection(
-                name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-            ),
+            settings=ModelSection(name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)),
             metrics=metric or (),
             listener=listener,
         )
@@ -71,7 +68,7 @@ def evaluate(
             listener.warn(f"the predictions have collapsed: {scored.collapsed}")
     if output is not None:
         write_jsonl(output, scored.predictions)
-        stderr.print(f"{len(scored.predictions)} predictions in {plain(str(output))}")
+        note(f"{len(scored.predictions)} predictions in {output}")
     result: dict[str, Any] = {
         "model": run,
         "data": scored.source,
@@ -79,10 +76,10 @@ def evaluate(
         "baselines": {"majority": {split: scored.majority}},
         "collapsed": scored.collapsed is not None,
     }
-    if json:
-        stdout.print_json(jsonlib.dumps(result))
+    if as_json:
+        show_json(result)
         return
-    stdout.print(score_table(result))
+    out().print(score_table(result))
     extra = {name: value for name, value in scored.scores.items() if name in (metric or ())}
     for name, value in extra.items():
-        stdout.print(f"{plain(name)}  {value}")
+        say(f"{name}  {value}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from hftune.cli.terminal import plain, stdout
+from hftune.cli.terminal import out, say, show_json, visible
 
 if TYPE_CHECKING:
     from hftune.dryrun import Estimate
@@ -23,24 +22,22 @@ def print_run(result: RunResult) -> None:
     metrics = result.metrics
     if not metrics:
         return  # not the process that writes
-    stdout.print(score_table(metrics))
+    out().print(score_table(metrics))
     parameters, speed = metrics["parameters"], metrics["speed"]
     formula = f" = {parameters['formula']}" if parameters.get("formula") else ""
-    stdout.print(
+    say(
         f"{parameters['trainable']:,} of {parameters['total']:,} parameters trained{formula}, "
         f"in {speed['train_seconds']:.0f} s ({speed['examples_per_second']:.0f} examples/s); "
         f"best at step {metrics['selection']['step']}"
     )
-    stdout.print(f"model   {plain(str(result.run.model))}")
-    stdout.print(f"report  {plain(str(result.run.report))}")
+    say(f"model   {result.run.model}")
+    say(f"report  {result.run.report}")
 
 
 def score_table(metrics: Mapping[str, Any]) -> Table:
     """One row a system and split: the model, then what simple systems get."""
     systems = [("model", metrics["splits"]), *metrics["baselines"].items()]
-    columns = [
-        name for name in SHOWN if any(name in scores for _, splits in systems for scores in splits.values())
-    ]
+    columns = [name for name in SHOWN if any(name in scores for _, splits in systems for scores in splits.values())]
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("split")
@@ -53,12 +50,10 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-def print_group(
-    group: Path, summary: Mapping[str, Any], results: Sequence[RunResult], as_json: bool
-) -> None:
+def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunResult], as_json: bool) -> None:
     """Mean ± std over the seeds."""
     if as_json:
-        stdout.print_json(json.dumps({"group": str(group), **summary}))
+        show_json({"group": str(group), **summary})
         return
     table = Table(box=None, pad_edge=False)
     for name in ("split", "score", "mean", "std", "seeds"):
@@ -69,18 +64,18 @@ def print_group(
                 spread = scores[name]
                 std = "" if spread["std"] is None else f"± {spread['std']:.4f}"
                 table.add_row(split, name.replace("_", "-"), f"{spread['mean']:.4f}", std, str(len(results)))
-    stdout.print(table)
-    stdout.print(f"group   {plain(str(group))}")
+    out().print(table)
+    say(f"group   {group}")
 
 
 def print_dry_run(estimate: Estimate, as_json: bool) -> None:
     """What a run would cost; nothing was trained."""
     facts = estimate.as_dict()
     if as_json:
-        stdout.print_json(json.dumps(facts))
+        show_json(facts)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), plain(f"{value:,}" if isinstance(value, int) else str(value)))
-    stdout.print(table)
-    stdout.print("dry run: nothing was trained, nothing was written")
+        table.add_row(name.replace("_", " "), visible(f"{value:,}" if isinstance(value, int) else str(value)))
+    out().print(table)
+    say("dry run: nothing was trained, nothing was written")

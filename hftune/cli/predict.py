@@ -1,7 +1,7 @@
 """``hftune predict``: label and probabilities for texts, from arguments, a file or standard input.
 
-    hftune predict runs/a "the food was great but we will never come back"
-    hftune predict runs/a --file texts.txt --output labels.jsonl
+hftune predict runs/a "the food was great but we will never come back"
+hftune predict runs/a --file texts.txt --output labels.jsonl
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hftune.cli import options
-from hftune.cli.terminal import plain, stderr, stdout
+from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
     from hftune.inference import Prediction
 
+
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
 Pairs = Annotated[
-    list[str] | None, typer.Option("--pair", metavar="TEXT", help="Second text, once for each text, for pairs.")
+    list[str] | None,
+    typer.Option("--pair", metavar="TEXT", help="Second text, once for each text, for pairs."),
 ]
 InputFile = Annotated[
     Path | None,
     typer.Option(
-        "--file", "-f", metavar="FILE", help="One text a line, or jsonl with text (and text_pair); - for stdin."
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="One text a line, or jsonl with text (and text_pair); - for stdin.",
     ),
 ]
 OutputFile = Annotated[
@@ -46,17 +52,18 @@ def predict(
     batch_size: BatchSize = 64,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
-    json: options.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Label texts: the label, and the probability of every label. One jsonl line a text when piped."""
     if texts and file is not None:
         raise HftuneError("both texts and --file were given", hint="leave one of them out")
     if pairs and len(pairs) != len(texts or []):
         raise HftuneError(
-            f"{len(texts or [])} texts but {len(pairs)} --pair", hint="give one --pair for each text, in their order"
+            f"{len(texts or [])} texts but {len(pairs)} --pair",
+            hint="give one --pair for each text, in their order",
         )
     if not texts and file is None and sys.stdin.isatty():
-        raise HftuneError("there is nothing to label", hint='add texts in quotes, --file FILE, or pipe text in')
+        raise HftuneError("there is nothing to label", hint="add texts in quotes, --file FILE, or pipe text in")
     if output is not None and output.exists():
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
     rows = _rows(texts, pairs, file)
@@ -67,9 +74,7 @@ def predict(
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    section = ModelSection(
-        name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-    )
+    section = ModelSection(name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle))
     classifier = Classifier.load(run, section=section)
     answers = stream(classifier, rows, batch_size=batch_size)
     if output is not None:
@@ -84,9 +89,9 @@ def predict(
                 yield as_row(answer)
 
         write_jsonl(output, counted())
-        stderr.print(f"{count} predictions in {plain(str(output))}")
+        note(f"{count} predictions in {output}")
         return
-    lines = json or not stdout.is_terminal
+    lines = as_json or not out().is_terminal
     for answer in answers:
         if lines:
             sys.stdout.write(jsonlib.dumps(as_row(answer), ensure_ascii=True) + "\n")
@@ -104,8 +109,9 @@ def as_row(answer: Prediction) -> dict[str, Any]:
 
 def _show(answer: Prediction) -> None:
     ranked = sorted(answer.probabilities.items(), key=lambda item: -item[1])
-    shown = "  ".join(f"{plain(label)} {value:.3f}" for label, value in ranked[:5])
-    stdout.print(f"[bold]{plain(answer.label)}[/bold]  [dim]{shown}[/dim]  {plain(answer.text)}", highlight=False)
+    shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5])
+    parts = ((visible(answer.label), "bold"), (f"  {visible(shown)}  ", "dim"), visible(answer.text))
+    out().print(Text.assemble(*parts), soft_wrap=True)
 
 
 def _rows(texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hftune.cli.options import overrides_from, resolve, seed_list
 from hftune.cli.outcome import print_dry_run, print_group, print_run
-from hftune.cli.terminal import stdout
+from hftune.cli.terminal import show_json
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ def run_training(
     *,
     flags: Mapping[str, Any],
     task: str,
+    default: str,
     seeds: str | None,
     output: Path | None,
     resume: bool,
@@ -34,7 +34,7 @@ def run_training(
     if seeds is not None and flags.get("seed") is not None:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
     chosen = seed_list(seeds)
-    recipe = _recipe(recipe_name, sets, flags, task, output if resume and not chosen else None)
+    recipe = _recipe(recipe_name, sets, flags, task, default, output if resume and not chosen else None)
 
     from hftune.cli.watch import Watcher
     from hftune.dryrun import dry_run as try_out
@@ -52,16 +52,23 @@ def run_training(
         else:
             result = train(recipe, output, resume=resume, listener=listener)
             if as_json:
-                stdout.print_json(json.dumps({"run": str(result.run.path), **result.metrics}))
+                show_json({"run": str(result.run.path), **result.metrics})
             else:
                 print_run(result)
 
 
 def _recipe(
-    name: str | None, sets: list[str] | None, flags: Mapping[str, Any], task: str, resumed: Path | None
+    name: str | None,
+    sets: list[str] | None,
+    flags: Mapping[str, Any],
+    task: str,
+    default: str,
+    resumed: Path | None,
 ) -> Recipe:
     """The recipe of the command; a run that goes on brings its own, and flags may only repeat it."""
     nothing_said = name is None and not sets and not overrides_from(**flags)
     if resumed is not None and nothing_said and (resumed / "recipe.yaml").is_file():
         return resolve(str(resumed), None, task=task)
-    return resolve(name, sets, task=task, **flags)
+    # The default recipe is made for its own model and data; with others the schema's defaults are the better start.
+    own = flags.get("model") is None and flags.get("data") is None
+    return resolve(name, sets, task=task, default=default if own else None, **flags)

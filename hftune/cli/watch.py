@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hftune.cli.terminal import plain, stderr
+from hftune.cli.terminal import err, note, visible
 
 
 class Watcher:
@@ -27,14 +27,14 @@ class Watcher:
     def __init__(self) -> None:
         """Nothing is drawn before the first ``begin``."""
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[facts]}"),
-            console=stderr,
+            TextColumn("{task.fields[facts]}", markup=False),
+            console=err(),
             transient=True,
         )
         self._task: TaskID | None = None
@@ -50,13 +50,13 @@ class Watcher:
 
     def stage(self, text: str) -> None:
         """One dim line a stage."""
-        stderr.print(f"[dim]· {plain(text)}[/dim]")
+        note(f"· {text}", style="dim")
 
     def begin(self, total: int, unit: str) -> None:
         """Draw a bar."""
         self.end()
         self._bar.start()
-        self._task = self._bar.add_task(plain(unit), total=total, facts="")
+        self._task = self._bar.add_task(visible(unit), total=total, facts="")
 
     def advance(self, done: int, facts: Mapping[str, float]) -> None:
         """Move the bar."""
@@ -73,8 +73,8 @@ class Watcher:
 
     def note(self, text: str) -> None:
         """A plain line."""
-        stderr.print(f"  {plain(text)}")
+        note(f"  {text}")
 
     def warn(self, text: str) -> None:
         """A loud line."""
-        stderr.print(f"[bold yellow]WARNING[/bold yellow] [yellow]{plain(text)}[/yellow]")
+        note(f"WARNING: {text}", style="bold yellow")

@@ -1,4 +1,4 @@
-"""How many parameters there are and how many of them move. Stands in metrics.json, on the terminal and in the report."""
+"""How many parameters there are and how many of them move. For metrics.json, terminal and report."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def _explain(error: BaseException, section: ModelSection) -> HftuneError:
         return pickle_error(name, "no .safetensors file in the repository")
     if any(isinstance(link, EntryNotFoundError) and type(link).__name__ != "LocalEntryNotFoundError" for link in chain):
         return HftuneError(
-            f"{name} lacks a file that a model needs: {error}", hint="check that it is a transformers checkpoint"
+            f"{name} lacks a file that a model needs: {error}",
+            hint="check that it is a transformers checkpoint",
         )
     if _unreachable(chain):
         return HftuneError(

@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
@@ -124,6 +129,4 @@ def encode(
         truncation=TRUNCATION[truncate] if pairs is not None else True,
         max_length=max_length,
     )
-    return [
-        {name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))
-    ]
+    return [{name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))]

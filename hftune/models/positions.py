@@ -7,7 +7,14 @@ from transformers import PreTrainedConfig
 from hftune.errors import HftuneError
 
 # These number positions from padding_idx + 1, so that many embeddings are never used.
-_OFFSET_BY_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
+_OFFSET_BY_PADDING = {
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "roberta-prelayernorm",
+    "data2vec-text",
+}
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

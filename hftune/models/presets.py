@@ -65,7 +65,13 @@ PRESETS = {
     "bert-tiny": Preset(BertConfig, BertTokenizer, 512, layers=2, width=128, heads=2, feed_forward=512),
     "tinybert": Preset(BertConfig, BertTokenizer, 512, layers=4, width=312, heads=12, feed_forward=1200),
     "roberta-tiny": Preset(
-        RobertaConfig, _roberta_tokenizer, 512 + ROBERTA_OFFSET, layers=2, width=128, heads=2, feed_forward=512
+        RobertaConfig,
+        _roberta_tokenizer,
+        512 + ROBERTA_OFFSET,
+        layers=2,
+        width=128,
+        heads=2,
+        feed_forward=512,
     ),
 }
 

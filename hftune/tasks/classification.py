@@ -107,9 +107,7 @@ class Classification:
         """The same from the saved folder, which knows its own labels and lengths."""
         return _probe_outputs(Classifier.load(str(folder)), rows)
 
-    def save(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path
-    ) -> None:
+    def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
         """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""
         recipe = self.recipe
         self._classifier(model, tokenizer, data.labels).save(
@@ -159,7 +157,9 @@ class Classification:
         extra = self.recipe.task.metrics
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
-            scores = classification_scores(np.asarray(outcome.predictions), np.asarray(outcome.label_ids), labels, extra)
+            scores = classification_scores(
+                np.asarray(outcome.predictions), np.asarray(outcome.label_ids), labels, extra
+            )
             return {name: value for name, value in scores.items() if isinstance(value, float) and name != "loss"}
 
         return compute
@@ -167,9 +167,7 @@ class Classification:
     def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
         section, rows = self.recipe.data, data.named[split]
         pairs = rows["text_pair"] if data.is_pair else None
-        encoded = encode(
-            tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate
-        )
+        encoded = encode(tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate)
         return TokenisedRows(encoded, rows["label"])
 
     def _classifier(
@@ -215,9 +213,7 @@ def is_labelled(rows: Any) -> bool:
     return bool(min(rows["label"]) >= 0)
 
 
-def score_rows(
-    classifier: Classifier, rows: Any, batch_size: int, listener: Listener, what: str
-) -> np.ndarray:
+def score_rows(classifier: Classifier, rows: Any, batch_size: int, listener: Listener, what: str) -> np.ndarray:
     """Logits of a split, with a progress bar."""
     listener.begin(len(rows), f"scoring {what}")
     done = 0

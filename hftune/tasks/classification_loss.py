@@ -32,9 +32,7 @@ class ClassificationLoss:
         """Loss of one forward pass, as its share of the update."""
         logits = outputs["logits"]
         weights = None if self.weights is None else self.weights.to(logits)
-        total = cross_entropy(
-            logits, labels, weight=weights, label_smoothing=self.label_smoothing, reduction="sum"
-        )
+        total = cross_entropy(logits, labels, weight=weights, label_smoothing=self.label_smoothing, reduction="sum")
         return total / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
