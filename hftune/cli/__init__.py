@@ -1,0 +1,168 @@
+"""The ``hftune`` command: a table of commands, each imported when it is called, and the end of every error.
+
+A command is one file that holds a function (or, for a family such as ``recipes``, a ``typer.Typer``), and one
+line in ``COMMANDS``. Its help stands in the table as well, so that ``hftune --help`` imports none of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from hftune import __version__
+from hftune.errors import HftuneError
+
+
+class Entry(NamedTuple):
+    """One line of the table of commands."""
+
+    target: str
+    """Where it is, as module:name; a function, or a ``typer.Typer`` with commands of its own."""
+    help: str
+    """What it does, in a line; its docstring begins with it."""
+    panel: str
+    """The heading it stands under in ``hftune --help``."""
+
+
+HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+CLOSED_PIPE = 141
+"""128 plus SIGPIPE, which not every platform has."""
+
+TRAIN, USE, PREPARE = "Train", "Use and judge", "Prepare"
+
+COMMANDS: dict[str, Entry] = {
+    "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
+    "predict": Entry("hftune.cli.predict:predict", "Label texts", USE),
+    "evaluate": Entry(
+        "hftune.cli.evaluate:evaluate", "Score a run, a folder or a Hub model on one split of any labelled data", USE
+    ),
+    "baseline": Entry("hftune.cli.baseline:baseline", "Score the majority label and TF-IDF + logistic regression", USE),
+    "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
+    "doctor": Entry(
+        "hftune.cli.doctor:doctor", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE
+    ),
+}
+
+
+class CommandTable(TyperGroup):
+    """Lists the table; imports a command when it is called; turns errors into messages and exit codes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help, rich_help_panel=entry.panel))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--debug`` from wherever it stands: people add it to the end of what has just failed."""
+        end = args.index("--") if "--" in args else len(args)
+        if "--debug" in args[:end]:
+            args = ["--debug", *(arg for arg in args[:end] if arg != "--debug"), *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command itself in place of its line in the table."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = load_command(name)
+        return name, command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Nobody sees a traceback without ``--debug``."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except BrokenPipeError as error:
+            raise typer.Exit(_drop_output()) from error
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(_report(error, debug=ctx.params["debug"])) from error
+
+
+def load_command(name: str) -> Any:
+    """Import a command of the table."""
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    target = vars(import_module(module))[attribute]
+    if not isinstance(target, typer.Typer):
+        single = typer.Typer(add_completion=False, context_settings=HELP_FLAGS)
+        single.command()(target)
+        target = single
+    command = get_command(target)
+    command.name = name
+    return command
+
+
+def _report(error: BaseException, *, debug: bool) -> int:
+    """Show an error and give its exit code: 2 for a bad request, 1 for a failed run, 130 for Ctrl-C."""
+    from hftune.cli import terminal
+
+    if debug:
+        terminal.show_traceback(error)
+    if isinstance(error, KeyboardInterrupt):
+        terminal.note("Stopped.")
+        return 128 + signal.SIGINT
+    if isinstance(error, HftuneError):
+        terminal.show_error(error)
+        return error.exit_code
+    again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
+    terminal.show_error(HftuneError(f"unexpected {type(error).__name__}: {error}", hint=again))
+    return 1
+
+
+def _drop_output() -> int:
+    """Whoever read our output has gone, as ``head`` does: write no more, and end as the shell expects."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hftune {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(cls=CommandTable, no_args_is_help=True, context_settings=HELP_FLAGS)
+
+
+@app.callback()
+def hftune(
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show tracebacks and everything that is logged; may stand anywhere."),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and stop.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Fine-tune small encoders and a from-scratch GPT, and believe the results."""
+    from hftune.cli import terminal
+
+    terminal.set_up_logging(debug)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends the process with the command's exit code.
+
+    Args:
+        arguments: What was typed after ``hftune``; the process's own arguments where not given.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that can't show a character should not end a run.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            get_command(app).main(arguments, prog_name="hftune")
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        sys.exit(_drop_output())

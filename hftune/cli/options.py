@@ -42,7 +42,8 @@ MOST_SEEDS = 100
 
 _WHAT = "What is trained"
 _HOW = "How it is trained"
-_COLUMNS = "Columns and trust"
+_COLUMNS = "Columns of the data"
+_TRUST = "What may be trusted"
 _RUN = "The run"
 
 
@@ -89,9 +90,7 @@ MaxLength = Annotated[
     int | None,
     _option(_HOW, "TOKENS", "Tokens kept of each example, special tokens among them.", "--max-length"),
 ]
-BatchSize = Annotated[
-    int | None, _option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")
-]
+BatchSize = Annotated[int | None, _option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")]
 LearningRate = Annotated[
     float | None,
     _option(
@@ -112,18 +111,12 @@ Epochs = Annotated[
 ]
 EvalSteps = Annotated[
     int | None,
-    _option(
-        _HOW, "N", "Evaluate and save every so many updates; once an epoch where not given.", "--eval-steps"
-    ),
+    _option(_HOW, "N", "Evaluate and save every so many updates; once an epoch where not given.", "--eval-steps"),
 ]
-Seed = Annotated[
-    int | None, _option(_HOW, "N", "Seed of fresh weights, batch order, dropout and masks.", "--seed")
-]
+Seed = Annotated[int | None, _option(_HOW, "N", "Seed of fresh weights, batch order, dropout and masks.", "--seed")]
 Seeds = Annotated[
     str | None,
-    _option(
-        _HOW, "N,N,…", "Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.", "--seeds"
-    ),
+    _option(_HOW, "N,N,…", "Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.", "--seeds"),
 ]
 Set = Annotated[
     list[str] | None,
@@ -137,9 +130,7 @@ Set = Annotated[
 ]
 TextColumn = Annotated[
     str | None,
-    _option(
-        _COLUMNS, "NAME", "Column of the (first) text; found by its name where not given.", "--text-column"
-    ),
+    _option(_COLUMNS, "NAME", "Column of the (first) text; found by its name where not given.", "--text-column"),
 ]
 PairColumn = Annotated[
     str | None,
@@ -157,7 +148,7 @@ LabelColumn = Annotated[
 TrustRemoteCode = Annotated[
     bool | None,
     _option(
-        _COLUMNS,
+        _TRUST,
         None,
         "Run Python code that comes with the checkpoint.",
         "--trust-remote-code/--no-trust-remote-code",
@@ -166,7 +157,7 @@ TrustRemoteCode = Annotated[
 AllowPickle = Annotated[
     bool | None,
     _option(
-        _COLUMNS,
+        _TRUST,
         None,
         "Load weights that exist only as a pickle, which can run any code.",
         "--allow-pickle/--no-allow-pickle",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hftune.assets import recipes_dir
 from hftune.config.document import DocumentError
-from hftune.config.problems import Problem, did_you_mean
+from hftune.config.problems import Problem
+from hftune.suggest import closest
 
 NOT_RECIPES = frozenset({"studies", "accelerate", "slurm"})
 """Folders below recipes/ that hold files of another kind."""
@@ -40,9 +41,7 @@ def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
         folder: Where to look; the shipped recipes where not given.
     """
     root = folder or recipes_dir()
-    files = sorted(
-        path for path in root.rglob("*.yaml") if path.relative_to(root).parts[0] not in NOT_RECIPES
-    )
+    files = sorted(path for path in root.rglob("*.yaml") if path.relative_to(root).parts[0] not in NOT_RECIPES)
     return [_entry(path, path.relative_to(root).with_suffix("").as_posix()) for path in files]
 
 
@@ -77,7 +76,7 @@ def _not_found(recipe: str, path: Path, names: list[str]) -> Problem:
     if path.suffix in (".yaml", ".yml"):
         return Problem("", "expected a recipe file, got a path where there is none", source=recipe)
     last_parts = {name.rpartition("/")[2]: name for name in reversed(names)}
-    near = did_you_mean(recipe, names) or last_parts.get(did_you_mean(recipe, last_parts) or "")
+    near = closest(recipe, names) or last_parts.get(closest(recipe, last_parts) or "")
     hint = f"Did you mean {near}?" if near else ""
     return Problem("", f"no recipe, file or run goes by the name {recipe!r}", hint)
 

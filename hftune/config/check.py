@@ -21,8 +21,9 @@ from hftune.config.kinds import (
     settings,
     takes_bool,
 )
-from hftune.config.problems import Problem, did_you_mean
+from hftune.config.problems import Problem
 from hftune.config.section import Section
+from hftune.suggest import closest
 
 Source = Callable[[str], str]
 """Gives the origin of a dotted path, for the reader of an error."""
@@ -118,7 +119,7 @@ def _check_section(name: str, given: dict[str, Any], source: Source) -> tuple[Se
 
 
 def _unknown_kind(name: str, asked: Any, known: list[str], source: Source) -> Problem:
-    near = did_you_mean(asked, known) if isinstance(asked, str) else None
+    near = closest(asked, known) if isinstance(asked, str) else None
     expected = f"expected one of {', '.join(known)}"
     hint = f"Did you mean {near}?" if near else ""
     return Problem(f"{name}.kind", f"{expected}; got {got(asked)}", hint, source(f"{name}.kind"))
@@ -153,11 +154,7 @@ def _problems(
                 continue
             seen.add(path)
             yield _bad_value(path, field, details, _value_at(error, place[0], details), source)
-        elif (
-            field is not None
-            and len(place) == 1
-            and not details["type"].endswith(("value_error", "assertion_error"))
-        ):
+        elif field is not None and len(place) == 1 and not details["type"].endswith(("value_error", "assertion_error")):
             yield _bad_value(path, field, details, details["input"], source)
         else:
             message = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -177,7 +174,7 @@ def _value_at(error: ValidationError, key: str, details: ErrorDetails) -> Any:
 
 
 def _bad_value(path: str, field: FieldInfo, details: ErrorDetails, value: Any, source: Source) -> Problem:
-    near = did_you_mean(value, choices(field)) if isinstance(value, str) else None
+    near = closest(value, choices(field)) if isinstance(value, str) else None
     hint = f"Did you mean {near}?" if near else ""
     if isinstance(value, str) and details["type"] in ("tuple_type", "list_type"):
         hint = f"Write [{value}] for a list of one."
@@ -204,12 +201,12 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
         owners = ", ".join(str(kind) for kind in everywhere[path])
         return f"It belongs to kind {owners}."
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
-    if near := did_you_mean(word, by_leaf, cutoff=0.7):
+    if near := closest(word, by_leaf, cutoff=0.7):
         return f"Did you mean {by_leaf[near]}?"
     if word in OTHER_NAMES:
         return f"Did you mean {OTHER_NAMES[word]}?"
     elsewhere = {setting.rpartition(".")[2]: setting for setting in reversed(everywhere)}
-    if near := did_you_mean(word, elsewhere, cutoff=0.75) or did_you_mean(word, by_leaf):
+    if near := closest(word, elsewhere, cutoff=0.75) or closest(word, by_leaf):
         return f"Did you mean {by_leaf.get(near) or elsewhere[near]}?"
     if "." in path and path.startswith("train."):
         return "A TrainingArguments field goes below train.extra."

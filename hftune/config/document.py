@@ -49,9 +49,7 @@ class _Loader(yaml.SafeLoader):
         values: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a name", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a name", key_node.start_mark)
             if key_node.value in values:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
@@ -104,13 +102,9 @@ def parse(text: str, source: str) -> tuple[Any, dict[str, int]]:
                     place,
                 )
             ) from error
-        raise DocumentError(
-            Problem("", f"expected YAML, got a syntax error: {reason}", source=place)
-        ) from error
+        raise DocumentError(Problem("", f"expected YAML, got a syntax error: {reason}", source=place)) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise DocumentError(
-            Problem("", f"expected YAML, got: {str(error).splitlines()[0]}", source=source)
-        ) from error
+        raise DocumentError(Problem("", f"expected YAML, got: {str(error).splitlines()[0]}", source=source)) from error
     except RecursionError as error:
         raise DocumentError(
             Problem("", "expected a recipe, got a document nested too deeply", source=source)
@@ -123,9 +117,7 @@ def read(path: Path) -> tuple[Any, dict[str, int]]:
     try:
         raw = path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
     except OSError as error:
-        raise DocumentError(
-            Problem("", f"can't read the recipe file: {error.strerror}", source=name)
-        ) from error
+        raise DocumentError(Problem("", f"can't read the recipe file: {error.strerror}", source=name)) from error
     if raw is None:
         raise DocumentError(Problem("", f"expected a recipe of at most {LARGEST_FILE} bytes", source=name))
     try:

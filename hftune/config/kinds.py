@@ -71,9 +71,7 @@ def section_class(section: str, kind: str | None) -> type[Section]:
 def settings(section_type: type[Section], prefix: str = "") -> Iterator[str]:
     """Dotted names of everything that can be set in a section."""
     for name, field in section_type.model_fields.items():
-        nested = [
-            part for part in members(field.annotation) if isinstance(part, type) and issubclass(part, Section)
-        ]
+        nested = [part for part in members(field.annotation) if isinstance(part, type) and issubclass(part, Section)]
         yield f"{prefix}{name}"
         for part in nested:
             yield from settings(part, f"{prefix}{name}.")

@@ -75,27 +75,21 @@ def load_recipe(
         raise RecipeError(name, [_across_sections(details) for details in error.errors()]) from error
 
 
+def recipe_path(recipe: str | Path) -> Path:
+    """The file that a recipe's name, path or run directory stands for.
+
+    Raises:
+        RecipeError: Nothing, or more than one thing, goes by that name.
+    """
+    try:
+        return find_recipe(recipe)
+    except document.DocumentError as error:
+        raise RecipeError(str(recipe), [error.problem]) from error
+
+
 def recipe_yaml(recipe: Recipe) -> str:
     """The whole recipe as YAML, defaults included; loading it gives an equal recipe."""
     return document.dump(plain(recipe.model_dump()))
-
-
-def schema(section: str | None = None) -> dict[str, Any]:
-    """JSON schema of a recipe, or of one section, with the meaning of every setting.
-
-    Raises:
-        HftuneError: There is no such section.
-    """
-    whole = Recipe.model_json_schema()
-    if section is None:
-        return whole
-    if section not in Recipe.model_fields:
-        raise RecipeError(
-            "schema", [Problem("", f"expected one of {', '.join(Recipe.model_fields)}; got {section!r}")]
-        )
-    part = dict(whole["properties"][section])
-    reachable = _definitions(part, whole["$defs"])
-    return {**part, "$defs": {name: whole["$defs"][name] for name in whole["$defs"] if name in reachable}}
 
 
 def _sections_of(path: Path | None) -> tuple[dict[str, Any], dict[str, int]]:
@@ -136,16 +130,3 @@ def _for_task(task: str, values: dict[str, Any], source: Source) -> list[Problem
         return []
     message = f"expected a recipe for {task}; got one for {stated}"
     return [Problem("task.kind", message, f"Run `hftune {stated}`.", source("task.kind"))]
-
-
-def _definitions(part: Any, known: Mapping[str, Any]) -> set[str]:
-    """Names of the definitions that a piece of schema refers to, directly or not."""
-    if isinstance(part, dict):
-        found: set[str] = set()
-        if isinstance(part.get("$ref"), str):
-            name = part["$ref"].rpartition("/")[2]
-            found = {name} | _definitions(known[name], known)
-        return found.union(*(_definitions(value, known) for value in part.values()))
-    if isinstance(part, list):
-        return set().union(*(_definitions(value, known) for value in part))
-    return set()

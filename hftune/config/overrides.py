@@ -26,9 +26,7 @@ def parse_sets(sets: Sequence[str]) -> tuple[list[tuple[str, Any]], list[Problem
         key, equals, written = text.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")):
-            problems.append(
-                Problem("", f"expected KEY=VALUE, got {text!r}", "Write --set train.epochs=2.", "--set")
-            )
+            problems.append(Problem("", f"expected KEY=VALUE, got {text!r}", "Write --set train.epochs=2.", "--set"))
             continue
         try:
             pairs.append((key, parse(written, "--set")[0]))

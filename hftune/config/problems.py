@@ -1,13 +1,12 @@
-"""What can be wrong with a recipe: one ``Problem`` each, all of them in one ``RecipeError``; "did you mean".
+"""What can be wrong with a recipe: one ``Problem`` each, all of them in one ``RecipeError``.
 
 Raised by ``hftune.config.load``; ``hftune.cli`` lists the problems one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from hftune.errors import HftuneError
 
@@ -44,14 +43,3 @@ class RecipeError(HftuneError):
         command = "schema` lists every setting with its meaning" if settings else "ls` lists what is shipped"
         super().__init__(f"{name}: {count}\n{lines}", hint=f"`hftune recipes {command}.")
         self.problems = list(problems)
-
-
-def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that ``word`` was most likely meant to be; None where nothing is like it."""
-    by_plain = {_plain(name): name for name in known}
-    matches = get_close_matches(_plain(word), by_plain, n=1, cutoff=cutoff)
-    return by_plain[matches[0]] if matches else None
-
-
-def _plain(word: str) -> str:
-    return word.casefold().replace("-", "_").replace(" ", "_")

@@ -41,9 +41,7 @@ class Recipe(Section):
         filled: dict[str, Any] = {}
         if self.train.learning_rate is None:
             method = self.method
-            filled["learning_rate"] = (
-                method.scratch_learning_rate if fresh else method.pretrained_learning_rate
-            )
+            filled["learning_rate"] = method.scratch_learning_rate if fresh else method.pretrained_learning_rate
         if self.train.epochs is None:
             filled["epochs"] = SCRATCH_EPOCHS if fresh else PRETRAINED_EPOCHS
         if filled:

@@ -1,0 +1,110 @@
+"""The terminal: results on standard output, everything else on standard error. Used by ``hftune.cli`` alone.
+
+Text from data, models and recipes is untrusted: control characters in it are shown, not obeyed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+from functools import cache
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from hftune.errors import HftuneError
+
+PIPED_WIDTH = 1000
+
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, delete, C1: escapes, bells, carriage returns
+    "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # changes of direction, which make text read as other text
+    "\u2028\u2029\ud800-\udfff]"  # other line ends; halves of pairs, which no encoding can write
+)
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to ``hftune.cli``."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would exit with code 1, which is ours for a failed run."""
+        raise BrokenPipeError
+
+
+def _console(*, is_stderr: bool) -> Console:
+    """Where nobody looks on, lines are as long as they are: a path that wraps can't be copied or searched for."""
+    stream = sys.stderr if is_stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+    return _Console(stderr=is_stderr, highlight=False, markup=False, emoji=False, width=width)
+
+
+@cache
+def out() -> Console:
+    """Standard output: results. Takes text as it is, never as markup."""
+    return _console(is_stderr=False)
+
+
+@cache
+def err() -> Console:
+    """Standard error: progress, notes, warnings, errors. Takes text as it is, never as markup."""
+    return _console(is_stderr=True)
+
+
+def visible(text: str) -> str:
+    r"""The text with everything that could steer a terminal made visible, as ``\x1b``."""
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str, style: str = "") -> None:
+    """Text of the result, on standard output; never wrapped, so that it can be piped."""
+    out().print(Text(visible(text), style=style), soft_wrap=True)
+
+
+def note(text: str, style: str = "") -> None:
+    """Text beside the result, on standard error."""
+    err().print(Text(visible(text), style=style), soft_wrap=True)
+
+
+def show_json(value: Any) -> None:
+    """A result as JSON on standard output, with whatever could steer a terminal as a JSON escape."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # json.dumps has escaped what is in strings below U+0020; the newlines that are left are its own.
+    sys.stdout.write(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
+
+
+def show_error(error: HftuneError) -> None:
+    """What was expected and got; below it, what to do."""
+    err().print(Text.assemble(("Error: ", "bold red"), visible(error.message)), soft_wrap=True)
+    err().print(Text.assemble(("  → ", "bold"), visible(error.hint)), soft_wrap=True)
+
+
+def show_traceback(error: BaseException) -> None:
+    """The whole traceback, for ``--debug``."""
+    note("".join(traceback.format_exception(error)).rstrip(), style="dim")
+
+
+class _TerminalHandler(logging.Handler):
+    """Log records through the console, so that they do not tear a progress bar apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line a record; warnings stand out."""
+        try:
+            if record.levelno >= logging.WARNING:
+                note(f"{record.levelname}: {self.format(record)}", style="bold yellow")
+            else:
+                note(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+def set_up_logging(debug: bool) -> None:
+    """Show what the library logs: notes and warnings, or with ``--debug`` everything."""
+    library = logging.getLogger("hftune")
+    library.handlers = [_TerminalHandler()]
+    library.setLevel(logging.DEBUG if debug else logging.INFO)
+    library.propagate = False
