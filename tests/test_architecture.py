@@ -1,0 +1,121 @@
+"""The rules of ARCHITECTURE.md that a machine can check: who imports whom, file and function size, lazy imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hftune"
+
+# Lowest first. A module imports its own layer's folder and the layers below; siblings of one layer stay apart.
+LAYERS: list[set[str]] = [
+    {"errors", "assets", "files", "suggest"},
+    {"config"},
+    {"data", "models", "methods", "training", "evaluation", "runs"},
+    {"tasks"},
+    {"pipeline", "inference", "verify", "hub", "studies", "dryrun", "doctor", "quiet"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+SIBLINGS = LAYERS[2]
+HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "peft", "evaluate", "accelerate"}
+LIGHT = {"cli", "config", "errors", "assets", "files", "suggest", "__init__", "__main__"}
+BANNED_NAMES = {"utils.py", "helpers.py", "common.py"}
+LONGEST_FILE, LONGEST_FUNCTION = 300, 80
+
+
+def modules() -> list[Path]:
+    found = sorted(PACKAGE.rglob("*.py"))
+    assert len(found) > 60, "the package was not found"
+    return found
+
+
+def part(path: Path) -> str:
+    """errors.py → errors, data/load.py → data."""
+    inside = path.relative_to(PACKAGE)
+    return inside.parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Imported names, and whether the import runs when the module is imported."""
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+            if node.module == "hftune":
+                names = [f"hftune.{alias.name}" for alias in node.names]
+        for name in names:
+            yield name, id(node) not in inside
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    mine = part(path)
+    if mine in ("__init__", "__main__"):
+        return
+    assert mine in LEVEL, f"{mine} is in no layer: add it to LAYERS and to ARCHITECTURE.md"
+    for name, _ in imports(parsed(path)):
+        if not name.startswith("hftune."):
+            continue
+        theirs = name.split(".")[1]
+        if theirs in ("__version__", mine):
+            continue
+        if theirs not in LEVEL:
+            continue  # a public name of hftune/__init__.py
+        assert LEVEL[theirs] <= LEVEL[mine], f"{mine} may not import {name}"
+        assert not (mine in SIBLINGS and theirs in SIBLINGS), f"siblings stay apart: {mine} imports {name}"
+
+
+def test_published_models_stand_alone() -> None:
+    folders = [folder for folder in (PACKAGE / "models").iterdir() if folder.is_dir() and folder.name != "__pycache__"]
+    assert folders
+    for path in (path for folder in folders for path in folder.glob("*.py")):
+        for name, _ in imports(parsed(path)):
+            top = name.split(".")[0]
+            assert top != "hftune", f"{path} is copied into Hub repos and may not import {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_light_modules_import_nothing_heavy(path: Path) -> None:
+    if part(path) not in LIGHT:
+        return
+    for name, at_import in imports(parsed(path)):
+        assert not (at_import and name.split(".")[0] in HEAVY), f"{path.name} imports {name} at module level"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_house_style(path: Path) -> None:
+    assert path.name not in BANNED_NAMES
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST_FILE, f"{path} holds more than one thing"
+    tree = parsed(path)
+    assert ast.get_docstring(tree), f"{path} does not say what it is for"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{path.name}: {node.name} is too long"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            assert path.name in ("verify.py",), f"{path.name} prints; only cli/ writes to the terminal"
+
+
+def test_pipeline_names_no_axis_entry() -> None:
+    text = (PACKAGE / "pipeline.py").read_text(encoding="utf-8")
+    words = {"classif", "bert", "mingpt", "reviews", "boolq", "births", "lora", "prefix", "joint"}
+    assert not [word for word in words if word in text.lower()]
