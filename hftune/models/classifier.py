@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import cached_file
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
@@ -87,15 +88,17 @@ class Classifier:
         location = locate(name)
         refuse_pickle(location, section)
         with explained(section):
-            tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=section.trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(
+                location, revision=section.revision, trust_remote_code=section.trust_remote_code
+            )
             model = AutoModelForSequenceClassification.from_pretrained(
                 location,
+                revision=section.revision,
                 trust_remote_code=section.trust_remote_code,
                 use_safetensors=None if section.allow_pickle else True,
                 dtype=torch.float32,
             )
-        card = Path(location) / CARD
-        facts = read_json(card) if card.is_file() else {}
+            facts = _facts(location, section.revision)
         names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
         if facts and tuple(facts["labels"]) != names:
             raise HftuneError(
@@ -110,6 +113,19 @@ class Classifier:
             max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
             truncate=facts.get("truncate", "longest"),
         )
+
+
+def _facts(location: str, revision: str | None) -> dict[str, Any]:
+    """What ``save`` noted beside the weights, from a folder or the Hub; empty for a model that is not ours."""
+    found = cached_file(
+        location,
+        CARD,
+        revision=revision,
+        # Most models have no such file, and offline nothing can be asked: both mean the model's own defaults.
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return read_json(Path(found)) if found is not None else {}
 
 
 def encode(
