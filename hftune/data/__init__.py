@@ -81,17 +81,13 @@ def load(section: LabelledData) -> Splits:
 
 def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
     """What each split holds, from an embedded folder, a path or the Hub."""
-    named = [
-        name for name in (section.text_column, section.pair_column, section.label_column) if name is not None
-    ]
+    named = [name for name in (section.text_column, section.pair_column, section.label_column) if name is not None]
     path = as_path(section.name)
     notes: list[str] = []
     embedded = DATASETS.get(section.name)
     if embedded is not None:
         if path is not None:
-            notes.append(
-                f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}"
-            )
+            notes.append(f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}")
         files = embedded.split_files(section)
     elif path is not None:
         files = files_of(path, section)
@@ -107,9 +103,7 @@ def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
                 f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
                 hint=f"leave data.{option} out",
             )
-    return {
-        split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()
-    }, notes
+    return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}, notes
 
 
 def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:
@@ -133,15 +127,14 @@ def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:
     for split, indices in zip(shares, made, strict=True):
         if not indices:
             raise HftuneError(
-                f"{quote(train.where)} has too few rows ({len(train)}) to make a {split} split from",
-                hint="give more rows: at least two texts of some label for each split that is made",
+                f"{quote(train.where)} has too few different texts ({len(set(keys))}) to make {split} from",
+                hint=f"give a {split} split, or more rows: one text of every label stays in train",
             )
         rows[split] = train.take(indices)
     taken = {index for indices in made for index in indices}
     rows["train"] = train.take([index for index in range(len(train)) if index not in taken])
     return [
-        f"{split} was made from train: {count(len(rows[split]), 'row')}, stratified, "
-        f"seed {section.split_seed}"
+        f"{split} was made from train: {count(len(rows[split]), 'row')}, stratified, seed {section.split_seed}"
         for split in shares
     ]
 

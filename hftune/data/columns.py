@@ -92,8 +92,7 @@ def find_roles(table: Table, section: LabelledData) -> Roles:
     label = find_label(table, section.label_column)
     if label is None:
         raise HftuneError(
-            f"{quote(table.where)} has no column that looks like a label; its columns are "
-            f"{listing(table.columns)}",
+            f"{quote(table.where)} has no column that looks like a label; its columns are {listing(table.columns)}",
             hint="name it with data.label_column (--label-column); a file without a header needs one",
         )
     text, pair = _find_texts(table, section, label)
@@ -161,8 +160,7 @@ def _single_text(table: Table, taken: frozenset[str]) -> str:
         found = rest[0]
     if found is None:
         raise HftuneError(
-            f"{quote(table.where)} has no column that looks like a text; its columns are "
-            f"{listing(table.columns)}",
+            f"{quote(table.where)} has no column that looks like a text; its columns are {listing(table.columns)}",
             hint="name it with data.text_column (--text-column); a file without a header needs one",
         )
     return found

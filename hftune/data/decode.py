@@ -33,13 +33,9 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes() if path.is_file() else None
     except OSError as error:
-        raise HftuneError(
-            f"{name} can't be read: {error.strerror}", hint="check the file's permissions"
-        ) from error
+        raise HftuneError(f"{name} can't be read: {error.strerror}", hint="check the file's permissions") from error
     if content is None:
-        raise HftuneError(
-            f"{name} is not a regular file", hint="give a file of rows, or a folder of such files"
-        )
+        raise HftuneError(f"{name} is not a regular file", hint="give a file of rows, or a folder of such files")
     if not content.removeprefix(BOM).strip():
         raise HftuneError(f"{name} is empty", hint="give a file that holds rows")
     return content

@@ -5,6 +5,8 @@ Only data files are read (the datasets library no longer runs dataset scripts).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hftune.config.data import LabelledData
@@ -13,6 +15,10 @@ from hftune.data.sources import from_arrow
 from hftune.data.table import Table
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
+
+PATIENCE = 10.0
+"""Seconds that the Hub has for its first answer."""
+NO_ANSWER = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
 
 def hub_tables(section: LabelledData, embedded: list[str]) -> dict[str, Table]:
@@ -71,38 +77,69 @@ def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
 
 def _download(section: LabelledData, embedded: list[str]) -> Any:
     """Every split, from the Hub or from its cache on this machine."""
-    from datasets import load_dataset, load_dataset_builder
     from datasets.exceptions import DatasetNotFoundError
-    from datasets.packaged_modules.csv.csv import Csv
 
-    request = {"path": section.name, "name": section.subset, "revision": section.revision}
+    name = quote(section.name)
     offline = f"embedded datasets need no network: --data {embedded[0]}; so do files and folders"
     try:
-        builder = load_dataset_builder(**request)
-        # Without this the texts "NA" and "null" of a csv repository would become missing values.
-        reading = {"keep_default_na": False} if isinstance(builder, Csv) else {}
-        return load_dataset(**request, **reading)
+        with _offline_where_unreachable(section):
+            return _load(section)
     except DatasetNotFoundError as error:
         raise HftuneError(
-            f"{quote(section.name)} is no file or folder here, and no dataset on the Hub that you can read",
+            f"{name} is no file or folder here, and no dataset on the Hub that you can read: {_first_line(error)}",
             hint=closest(section.name, embedded)
             + f"check the spelling (owner/name), log in with `hf auth login` if it is private; {offline}",
         ) from error
     except ValueError as error:
         raise HftuneError(
-            f"the dataset {quote(section.name)} can't be opened like this: {_first_line(error)}",
+            f"the dataset {name} can't be opened like this: {_first_line(error)}",
             hint="name one of its configurations with --set data.subset=NAME",
         ) from error
-    except RuntimeError as error:
+    except Exception as error:  # whatever a stranger's files make the loader raise
+        if _is_network(error):
+            raise HftuneError(
+                f"the Hub can't be reached for the dataset {name}, and it is not in the cache: {_first_line(error)}",
+                hint=closest(section.name, embedded) + offline,
+            ) from error
         raise HftuneError(
-            f"the dataset {quote(section.name)} can't be opened: {_first_line(error)}",
+            f"the dataset {name} can't be opened: {_first_line(error)}",
             hint="use a repository of parquet, csv or json files, such as google/boolq",
         ) from error
-    except OSError as error:  # every network error of datasets, huggingface_hub and httpx among them
-        raise HftuneError(
-            f"the Hub can't be reached for the dataset {quote(section.name)}: {_first_line(error)}",
-            hint=closest(section.name, embedded) + offline,
-        ) from error
+
+
+def _load(section: LabelledData) -> Any:
+    from datasets import load_dataset, load_dataset_builder
+    from datasets.packaged_modules.csv.csv import Csv
+
+    request = {"path": section.name, "name": section.subset, "revision": section.revision}
+    # Without this the texts "NA" and "null" of a csv repository would become missing values.
+    reading = {"keep_default_na": False} if isinstance(load_dataset_builder(**request), Csv) else {}
+    return load_dataset(**request, **reading)
+
+
+@contextmanager
+def _offline_where_unreachable(section: LabelledData) -> Iterator[None]:
+    """Ask the Hub once; where no answer comes, look into the cache alone: the loaders would try for long."""
+    import datasets
+    from huggingface_hub import HfApi
+
+    before = datasets.config.HF_HUB_OFFLINE
+    try:
+        if not before:
+            HfApi().dataset_info(section.name, revision=section.revision, timeout=PATIENCE)
+    except Exception as error:  # an answer of any kind is for the loader to read again and to word
+        datasets.config.HF_HUB_OFFLINE = _is_network(error)
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether no answer came. By name: the HTTP library differs between versions of huggingface_hub."""
+    if isinstance(error, ConnectionError):
+        return True
+    return bool(NO_ANSWER & {kind.__name__ for kind in type(error).__mro__})
 
 
 def _first_line(error: Exception) -> str:

@@ -30,9 +30,7 @@ Files = dict[str, list[Path]]
 def as_path(name: str) -> Path | None:
     """The file or folder of that name, or None where there is none."""
     if not name or "\0" in name:
-        raise HftuneError(
-            f"data.name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file"
-        )
+        raise HftuneError(f"data.name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file")
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
@@ -56,8 +54,7 @@ def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
         near = closest(path.name, siblings)
     return HftuneError(
         f"there is no file or folder {quote(name)}",
-        hint=near
-        + f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(embedded)})",
+        hint=near + f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(embedded)})",
     )
 
 

@@ -81,9 +81,7 @@ def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows
     if names is not None and roles.label in table.classes:
         marked = {row for row, name in enumerate(names) if name is None} - blank
         if marked:
-            notes.append(
-                f"{table.where}: {count(len(marked), 'row')} that the source marks as unlabelled left out"
-            )
+            notes.append(f"{table.where}: {count(len(marked), 'row')} that the source marks as unlabelled left out")
     dropped = blank | marked
     keep = [row for row in range(len(table)) if row not in dropped] if dropped else list(range(len(table)))
     if not keep:

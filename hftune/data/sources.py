@@ -82,9 +82,7 @@ def _json(path: Path, _: tuple[str, ...]) -> Table:
             if len(lines) > 1:
                 return _json_lines(text, path)
             raise
-        wrapped = [
-            whole[key] for key in WRAPPERS if isinstance(whole, dict) and isinstance(whole.get(key), list)
-        ]
+        wrapped = [whole[key] for key in WRAPPERS if isinstance(whole, dict) and isinstance(whole.get(key), list)]
         rows = wrapped[0] if len(wrapped) == 1 else [whole]
     else:
         rows = _parse(text, path, None)
@@ -133,9 +131,7 @@ def _from_objects(rows: list[Any], path: Path, lines: list[int] | None) -> Table
                 hint='a row looks like {"text": "…", "label": "…"}',
             )
         names.update(dict.fromkeys(row))
-    return Table(
-        where=path.name, columns={name: [row.get(name) for row in rows] for name in names}, lines=lines
-    )
+    return Table(where=path.name, columns={name: [row.get(name) for row in rows] for name in names}, lines=lines)
 
 
 def _parquet(path: Path, _: tuple[str, ...]) -> Table:
@@ -145,7 +141,7 @@ def _parquet(path: Path, _: tuple[str, ...]) -> Table:
 
     content = read_bytes(path)
     try:
-        arrow = pq.read_table(pa.BufferReader(content))
+        arrow = pq.ParquetFile(pa.BufferReader(content)).read()
     except (pa.ArrowException, OSError) as error:
         raise HftuneError(
             f"{quote(path.name)} is not a parquet file that can be read: {str(error).splitlines()[0][:200]}",

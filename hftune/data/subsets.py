@@ -50,8 +50,7 @@ def held_out(
         groups[key].append(row)
     pure = [rows for rows in groups.values() if len({labels[row] for row in rows}) == 1]
     by_label = [
-        [pure[group] for _, group in drawn]
-        for drawn in _shuffled_by_label([labels[rows[0]] for rows in pure], seed)
+        [pure[group] for _, group in drawn] for drawn in _shuffled_by_label([labels[rows[0]] for rows in pure], seed)
     ]
     capacity = [max(0, len(choice) - 1) for choice in by_label]
     used = [0] * len(by_label)

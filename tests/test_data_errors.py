@@ -1,0 +1,229 @@
+"""Bad input: each case ends in an HftuneError that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hftune.config.data import LabelledData
+from hftune.data import load
+from hftune.errors import HftuneError
+
+GOOD = b"text,label\n" + b"".join(b"row %d,%s\n" % (i, (b"no", b"yes")[i % 2]) for i in range(20))
+
+
+def refused(path: Path | str, **options: Any) -> HftuneError:
+    with pytest.raises(HftuneError) as caught:
+        load(LabelledData(name=str(path), **options))
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+    return caught.value
+
+
+def with_bytes(folder: Path, content: bytes, name: str = "rows.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "'rows.csv' is empty"),
+        (b"\xef\xbb\xbf \n\n", "'rows.csv' is empty"),
+        (b"text,label\n", "'rows.csv' has a header and no rows"),
+        (b'""\n""\n', "'rows.csv' holds no rows"),
+        (b"text,label\nok,yes\ncaf\xe9,no\n", "not UTF-8: byte 0xe9 at offset 21 (line 3)"),
+        (b"\xef\xbb\xbftext,label\n\xff,no\n", "not UTF-8: byte 0xff at offset 14 (line 2)"),
+        ("text,label\n".encode("utf-16"), "'rows.csv' is UTF-16, not UTF-8"),
+        (b"text,label\na\0b,yes\n", "NUL byte at offset 12 (line 2)"),
+        (b"PAR1 and so on", "a binary file (parquet), not text"),
+        (b"\x1f\x8b\x08\x00", "a binary file (gzip), not text"),
+        (b"\x80\x04\x95.", "a binary file (pickle), not text"),
+        (b"text,label\na,yes\nb,no,more\n", "line 3: expected 2 columns as in the first line, got 3"),
+        (b'text,label\n"two\nlines",yes\nb\n', "line 4: expected 2 columns as in the first line, got 1"),
+        (b'text,label\na,yes\n"open,no\nb,yes\n', "the record that begins on line 3"),
+        (b"text,label,text\na,b,c\n", "has two columns of one name: 'text'"),
+        (b"5,good\n3,fine\nfour\n", "line 3: expected 2 columns as in the first line, got 1"),
+        (b"one,two,three\na,b,c\n", "no column that looks like a label; its columns are 'one', 'two', 'three'"),
+        (b"one,two,label\na,b,c\n", "no column that looks like a text; its columns are 'one', 'two', 'label'"),
+        (b"text,label\na,yes\n,no\n \t,no\n", "2 rows with no text in column 'text' (line 3, line 4)"),
+        (b"text,label\na,yes\nb,\n", "1 row with no label in column 'label' (line 3)"),
+        (b"text,label\n,\n,\n", "no rows of 'rows.csv' are left"),
+        (b"text,label\na,yes\nb,yes\n", "all training rows of 'rows.csv' have one label: 'yes'"),
+        (b"text,label\na,yes\nb,no\n", "'rows.csv' has too few different texts (2) to make test from"),
+    ],
+)
+def test_a_bad_csv_is_refused_with_the_place(tmp_path: Path, content: bytes, message: str) -> None:
+    assert message in refused(with_bytes(tmp_path, content)).message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "line 2: not valid JSON"),
+        ("rows.jsonl", b'{"text": "a", "label": 1}\n[1]\n', "line 2: expected an object"),
+        ("rows.jsonl", b'{"text": "a", "text": "b", "label": 1}\n', "line 1: not valid JSON: a key stands twice"),
+        ("rows.jsonl", b'{"text": "a", "label": ["x", "y"]}\n', "line 1: expected one label, got ['x', 'y']"),
+        ("rows.jsonl", b'{"text": "a", "label": 1}\n{"text": "b", "label": "x"}\n', "several kinds: int, str"),
+        ("rows.jsonl", b'{"text": "a", "label": 0.5}\n', "line 1: the label 0.5 is not a whole number"),
+        ("rows.jsonl", b'{"text": "a", "label": 1}\n{"text": 7, "label": 2}\n', "line 2: expected a text in column"),
+        ("rows.jsonl", b'{"text": "a\\ud800", "label": 1}\n', "line 1: the text holds half a surrogate pair"),
+        ("rows.jsonl", b'{"text": "a", "label": "\\ud800"}\n', "line 1: the label '\\ud800' holds half"),
+        ("rows.jsonl", b"[" * 100_000 + b"\n", "line 1: not valid JSON: maximum recursion"),
+        ("rows.jsonl", b'{"text": "a", "label": ' + b"9" * 5000 + b"}\n", "line 1: not valid JSON: Exceeds the limit"),
+        ("rows.json", b"[]", "has a header and no rows"),
+        ("rows.json", b"[1, 2]", "row 1: expected an object"),
+        ("rows.json", b"nonsense", "not valid JSON"),
+        ("rows.txt", b"__label__1\tgood\nno label\n", "line 2: expected one `__label__N`"),
+        ("rows.txt", b"__label__1 __label__2 good\n", "line 1: expected one `__label__N`"),
+        ("rows.txt", b"__label__\tgood\n__label__1\tbad\n", "1 row with no label in column 'label' (line 1)"),
+        ("rows.parquet", b"PAR1 but no more", "is not a parquet file that can be read"),
+        ("rows.xlsx", b"PK\x03\x04", "has an ending that is not known: '.xlsx'"),
+        ("rows.tsv", b"text\tlabel\na\tyes\nb\n", "line 3: expected 2 columns"),
+    ],
+)
+def test_other_formats_are_refused_with_the_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    assert message in refused(with_bytes(tmp_path, content, name)).message
+
+
+def test_parquet_columns_of_one_name(tmp_path: Path) -> None:
+    column = pa.array(["a", "b"])
+    pq.write_table(pa.Table.from_arrays([column, column], names=["text", "text"]), tmp_path / "rows.parquet")
+    assert "two columns of one name: 'text'" in refused(tmp_path / "rows.parquet").message
+
+
+def test_a_wrong_column_lists_those_there_are(tmp_path: Path) -> None:
+    error = refused(with_bytes(tmp_path, GOOD), text_column="txt")
+    assert "no column 'txt'; its columns are 'text', 'label'" in error.message
+    assert "did you mean 'text'?" in error.hint
+    assert "data.text_column" in error.hint
+    assert "no column 'passage'" in refused(tmp_path / "rows.csv", pair_column="passage").message
+    assert "no column 'lable'" in refused(tmp_path / "rows.csv", label_column="lable").message
+    twice = refused(tmp_path / "rows.csv", text_column="label")
+    assert "one column of 'rows.csv' would be used twice" in twice.message
+
+
+def test_dev_and_test_must_fit_train(tmp_path: Path) -> None:
+    with_bytes(tmp_path, GOOD, "train.csv")
+    with_bytes(tmp_path, b"text,label\na,yess\nb,no\n", "dev.csv")
+    error = refused(tmp_path)
+    assert "'dev.csv' has labels that no training row has: 'yess' (1 row); train has 'no', 'yes'" in error.message
+    assert "did you mean 'yes'?" in error.hint
+    with_bytes(tmp_path, b"text\na\n", "dev.csv")
+    assert "'dev.csv' has no column 'label'" in refused(tmp_path).message
+    (tmp_path / "dev.csv").unlink()
+    with_bytes(tmp_path, b"text,labels\na,yes\n", "test.csv")
+    assert "'label' in train and seems to be 'labels' in 'test.csv'" in refused(tmp_path).message
+    with_bytes(tmp_path, b"text,label\na,yes\nb,\n", "test.csv")
+    assert "1 row with no label" in refused(tmp_path).message
+    with_bytes(tmp_path, b"text,label\na,maybe\n", "test.csv")
+    assert "'test.csv' has labels that no training row has: 'maybe'" in refused(tmp_path).message
+
+
+def test_a_missing_file_names_its_sibling(tmp_path: Path) -> None:
+    with_bytes(tmp_path, GOOD, "reviews_2024.csv")
+    error = refused(tmp_path / "reviews_2042.csv")
+    assert "there is no file or folder" in error.message
+    assert "did you mean 'reviews_2024.csv'?" in error.hint
+    assert "is not there either" in refused(tmp_path / "nowhere" / "rows.csv").hint
+    assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", dev="dev2.csv").message
+    assert "already" in refused(tmp_path / "reviews_2024.csv", train="reviews_2024.csv").message
+
+
+def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
+    assert "has no training file; it holds nothing" in refused(tmp_path).message
+    with_bytes(tmp_path, GOOD, "one.csv")
+    with_bytes(tmp_path, GOOD, "two.csv")
+    assert "it holds 'one.csv', 'two.csv'" in refused(tmp_path).message
+    with_bytes(tmp_path, GOOD, "big_train.csv")
+    with_bytes(tmp_path, GOOD, "small_train.csv")
+    error = refused(tmp_path)
+    assert "several files that could be train: 'big_train.csv', 'small_train.csv'" in error.message
+    assert "data.train=FILE" in error.hint
+    missing = refused(tmp_path, train="tow.csv")
+    assert "did you mean 'two.csv'?" in missing.hint
+
+
+def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    secret = with_bytes(tmp_path, GOOD, "secret.csv")
+    assert "climbs out" in refused(inside, train="../secret.csv").message
+    assert "leads out of the data folder" in refused(inside, train=str(secret)).message
+    (inside / "train.csv").symlink_to(secret)
+    assert "'train.csv' leads out of the data folder 'inside'" in refused(inside).message
+    (inside / "train.csv").unlink()
+    (inside / "train.csv").symlink_to("train.csv")
+    assert "leads out" in refused(inside).message
+    (inside / "train.csv").unlink()
+    with_bytes(inside, GOOD, "rows.csv")
+    (inside / "train.csv").symlink_to("rows.csv")
+    assert len(load(LabelledData(name=str(inside))).train) == 16
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "~nobody-has-this-name/x.csv", "x" * 5000, "../../up/there", "a/b/c"])
+def test_names_that_lead_nowhere(name: str) -> None:
+    refused(name)
+
+
+def test_more_labels_than_rows(tmp_path: Path) -> None:
+    path = with_bytes(tmp_path, GOOD)
+    assert "asks for 17 labelled rows, train has 16" in refused(path, labels=17).message
+    assert len(load(LabelledData(name=str(path), labels=16)).train) == 16
+    assert "the 1 rows of data.labels" in refused(path, labels=1).message
+    assert "take all of train" in refused(path, dev_share=0.6, test_share=0.4).message
+
+
+def test_hub_options_on_a_file_are_not_ignored(tmp_path: Path) -> None:
+    path = with_bytes(tmp_path, GOOD)
+    assert "data.subset is 'x'" in refused(path, subset="x").message
+    assert "data.revision is 'main'" in refused(path, revision="main").message
+
+
+def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
+    path = with_bytes(tmp_path, b"\x1b[31mred,\x07bell,x\nb,c,d\n")
+    assert "\x1b" not in str(refused(path)) and "\x07" not in str(refused(path))
+    path = with_bytes(tmp_path, GOOD + b"evil,\x1b]0;title\x07\n")
+    dev = with_bytes(tmp_path, b"text,label\na,\x1b[2J\n", "dev.csv")
+    assert "\x1b" not in str(refused(path, dev=str(dev)))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ending=st.sampled_from(["csv", "tsv", "json", "jsonl", "txt", "parquet"]),
+    edits=st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=6)), max_size=6),
+    cut=st.integers(0, 400),
+)
+def test_mutated_files_end_in_rows_or_in_our_error(tmp_path: Path, ending: str, edits: Any, cut: int) -> None:
+    rows = [{"text": f'row "{i}", and', "label": ("no", "yes")[i % 2]} for i in range(12)]
+    path = tmp_path / f"rows.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        content = path.read_bytes()
+    else:
+        text = {
+            "csv": GOOD.decode(),
+            "tsv": GOOD.decode().replace(",", "\t"),
+            "json": json.dumps(rows),
+            "jsonl": "\n".join(json.dumps(row) for row in rows),
+            "txt": "\n".join(f"__label__{row['label']} {row['text']}" for row in rows),
+        }[ending]
+        content = text.encode()
+    for place, replacement in edits:
+        at = place % max(1, len(content))
+        content = content[:at] + replacement + content[at + len(replacement) // 2 :]
+    path.write_bytes(content[: len(content) - cut] if cut < 60 else content)
+    try:
+        splits = load(LabelledData(name=str(path)))
+    except HftuneError as error:
+        assert error.hint
+    else:
+        assert all(text.strip() for rows in splits.named.values() for text in rows["text"])

@@ -1,0 +1,132 @@
+"""Datasets of the Hub, over the loopback hub: rows, label names, csv texts, the cache, and every way it can fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from loopback_hub import serve
+
+from hftune.config.data import LabelledData
+from hftune.data import load
+from hftune.data.hub import choose_split
+from hftune.errors import HftuneError
+
+SCRIPT = """
+import json, sys
+from hftune.config.data import LabelledData
+from hftune.data import load
+from hftune.errors import HftuneError
+
+seen = {}
+for key, options in json.loads(sys.argv[1]).items():
+    try:
+        splits = load(LabelledData(**options))
+    except HftuneError as error:
+        seen[key] = [error.message, error.hint]
+    else:
+        seen[key] = {"labels": splits.labels, "notes": splits.notes, "prints": splits.fingerprints}
+        seen[key] |= {split: rows.to_list() for split, rows in splits.named.items()}
+print(json.dumps(seen))
+"""
+
+FEATURES = Features({"sentence": Value("string"), "label": ClassLabel(names=["worse", "better"])})
+
+
+def part(size: int, tag: str, labels: tuple[int, ...] = (1, 0)) -> Dataset:
+    rows = [{"sentence": f"{tag} {i}", "label": labels[i % len(labels)]} for i in range(size)]
+    return Dataset.from_list(rows, features=FEATURES)
+
+
+def parquet(rows: Dataset) -> bytes:
+    buffer = io.BytesIO()
+    rows.to_parquet(buffer)
+    return buffer.getvalue()
+
+
+def asked(said: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    return answer
+
+
+def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
+    root = str(Path(__file__).parent.parent)
+    script = f"import sys; sys.path.insert(0, {root!r})\n{SCRIPT}"
+    good = {"name": "tester/moods"}
+    requests = {
+        "good": good,
+        "csv": {"name": "tester/rows", "test_share": 0},
+        "missing": {"name": "tester/mood"},
+        "typo": {"name": "reveiws"},
+        "revision": good | {"revision": "no-such-branch"},
+        "subset": good | {"subset": "no-such-subset"},
+        "split": good | {"dev": "vaildation"},
+        "column": good | {"text_column": "sentnce"},
+    }
+    with serve() as hub:
+        splits = {"train": part(20, "train"), "validation": part(6, "dev"), "test": part(4, "test", (-1,))}
+        files = {f"data/{name}-00000-of-00001.parquet": parquet(rows) for name, rows in splits.items()}
+        hub.add_dataset("tester/moods", files)
+        lines = "".join(f"row {i},{i % 2}\n" for i in range(20))
+        hub.add_dataset("tester/rows", {"train.csv": f"text,label\nNA,1\nnull,0\n{lines}".encode()})
+        seen = asked(hub.run([sys.executable, "-c", script, json.dumps(requests)], tmp_path).stdout)
+        where = hub.environment(tmp_path)
+    assert seen["good"]["labels"] == ["worse", "better"]
+    assert [len(seen["good"][split]) for split in ("train", "dev", "test")] == [20, 6, 4]
+    assert seen["good"]["train"][1] == {"text": "train 1", "label": 0}
+    assert {row["label"] for row in seen["good"]["test"]} == {-1}
+    texts = {row["text"]: row["label"] for row in seen["csv"]["train"] + seen["csv"]["dev"]}
+    assert texts["NA"] == 1 and texts["null"] == 0
+    assert "no dataset on the Hub that you can read" in seen["missing"][0]
+    assert "did you mean 'reviews'?" in seen["typo"][1]
+    assert "no-such-branch" in seen["revision"][0]
+    assert "data.subset" in seen["subset"][1]
+    assert "did you mean 'validation'?" in seen["split"][1]
+    assert "did you mean 'sentence'?" in seen["column"][1]
+
+    import subprocess
+
+    away = {"good": good, "new": {"name": "google/boolq"}}
+    command = [sys.executable, "-c", script, json.dumps(away)]
+    after = subprocess.run(command, env=where, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    gone = asked(after.stdout)
+    assert gone["good"]["prints"] == seen["good"]["prints"]
+    assert "the Hub can't be reached for the dataset 'google/boolq'" in gone["new"][0]
+    assert "--data reviews" in gone["new"][1]
+
+
+def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HftuneError, match="the Hub can't be reached for the dataset 'nobody/has-this'") as caught:
+        load(LabelledData(name="nobody/has-this"))
+    assert "--data reviews" in caught.value.hint
+
+
+def test_split_names_of_the_hub() -> None:
+    assert choose_split(["train", "validation", "unsupervised"], "dev", None, "x") == "validation"
+    assert choose_split(["train", "train_unlabeled"], "train", None, "x") == "train"
+    assert choose_split(["train"], "test", None, "x") is None
+    assert choose_split(["train_sft", "test_sft"], "train", None, "x") == "train_sft"
+    mnli = ["train", "validation_matched", "validation_mismatched"]
+    assert choose_split(mnli, "dev", "validation_mismatched", "x") == "validation_mismatched"
+    with pytest.raises(HftuneError, match="several splits that could be dev") as caught:
+        choose_split(mnli, "dev", None, "nyu-mll/glue")
+    assert "data.dev=SPLIT" in caught.value.hint
+    with pytest.raises(HftuneError, match="no training split; its splits are 'test'"):
+        choose_split(["test"], "train", None, "x")
+
+
+def test_a_dataset_of_the_hub_keeps_its_name_as_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hftune.data.hub as hub
+
+    monkeypatch.setattr(hub, "_download", lambda *_: DatasetDict(train=part(20, "train")))
+    splits = load(LabelledData(name="tester/moods"))
+    assert splits.source == "tester/moods"
+    assert len(splits.train) == 16
