@@ -42,9 +42,7 @@ def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:
         HftuneError: There is no run, one is not finished, or they were not made on the same data.
     """
     if not runs:
-        raise HftuneError(
-            "a group needs at least one finished run, got none", hint="train with --seeds 1,2,3"
-        )
+        raise HftuneError("a group needs at least one finished run, got none", hint="train with --seeds 1,2,3")
     metrics = [run.read_metrics() for run in runs]
     _demand_same_data(runs, metrics)
     first = metrics[0]
@@ -52,9 +50,7 @@ def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:
         "task": first["task"],
         "seeds": [one["seed"] for one in metrics],
         "runs": [run.path.name for run in runs],
-        "splits": {
-            split: _spread([one["splits"].get(split, {}) for one in metrics]) for split in first["splits"]
-        },
+        "splits": {split: _spread([one["splits"].get(split, {}) for one in metrics]) for split in first["splits"]},
         "baselines": first.get("baselines", {}),
         "seconds": _spread([one.get("speed", {}) for one in metrics]).get("train_seconds"),
         "collapsed": [one["seed"] for one in metrics if one.get("collapsed")],
@@ -93,9 +89,7 @@ def _demand_same_data(runs: Sequence[RunDir], metrics: Sequence[Mapping[str, Any
     prints = [one.get("data", {}).get("fingerprints", {}) for one in metrics]
     for run, found in zip(runs, prints, strict=True):
         if found != prints[0]:
-            differing = sorted(
-                split for split in {*found, *prints[0]} if found.get(split) != prints[0].get(split)
-            )
+            differing = sorted(split for split in {*found, *prints[0]} if found.get(split) != prints[0].get(split))
             raise HftuneError(
                 f"{runs[0].path} and {run.path} were made on different data: {', '.join(differing)} differs",
                 hint="a mean over seeds needs the same rows: keep data and data.split_seed the same",

@@ -1,0 +1,91 @@
+"""The course of training: loss on train and dev, the dev score against the baselines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hftune.runs.facts import RunFacts
+from hftune.runs.figures import Reference
+from hftune.runs.page import Picture, Section
+from hftune.runs.plots import loss_curves, score_curve
+from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, number, score_name
+
+MOST_ROWS = 40
+
+
+def curves(facts: RunFacts) -> Section | None:
+    """Learning curves, with the evaluations behind them as a table."""
+    pictures = tuple(picture for picture in (_loss(facts), _score(facts)) if picture is not None)
+    if not pictures:
+        return None
+    return Section(
+        id="course",
+        title="Course of training",
+        template="curves.html.j2",
+        lead=_lead(facts),
+        pictures=pictures,
+        values={"evaluations": _evaluations(facts), "selected": facts.selected_step},
+    )
+
+
+def _loss(facts: RunFacts) -> Picture | None:
+    figure = loss_curves(facts.history, facts.selected_step)
+    if figure is None:
+        return None
+    train = [row["loss"] for row in facts.history if row.get("split") is None and row.get("loss") is not None]
+    dev = [row for row in facts.history if row.get("split") == "dev" and row.get("loss") is not None]
+    told = []
+    if train:
+        told.append(f"Training loss goes from {number(train[0])} to {number(train[-1])}")
+    if dev:
+        lowest = min(dev, key=lambda row: row["loss"])
+        told.append(
+            f"dev loss from {number(dev[0]['loss'])} to {number(dev[-1]['loss'])}, with its lowest value, "
+            f"{number(lowest['loss'])}, at update {lowest['step']:,}"
+        )
+    return Picture("loss", figure, alt="Line chart. " + "; ".join(told) + ".", caption="Loss")
+
+
+def _score(facts: RunFacts) -> Picture | None:
+    metric = facts.main_metric
+    if metric is None or metric == "loss":
+        return None
+    references = [
+        Reference(baseline_name(name), float(of_split["dev"][metric]))
+        for name, of_split in facts.baselines.items()
+        if isinstance(of_split.get("dev", {}).get(metric), int | float)
+    ]
+    figure = score_curve(facts.history, metric, references, facts.selected_step)
+    if figure is None:
+        return None
+    rows = [row for row in facts.history if row.get("split") == "dev" and row.get(metric) is not None]
+    best = (min if metric in LOWER_IS_BETTER else max)(rows, key=lambda row: row[metric])
+    others = "".join(f"; the {one.label} is at {number(one.y)}" for one in references)
+    name = score_name(metric)
+    alt = (
+        f"Line chart. Dev {name} goes from {number(rows[0][metric])} to {number(rows[-1][metric])}, "
+        f"at best {number(best[metric])} at update {best['step']:,}{others}."
+    )
+    return Picture("score", figure, alt=alt, caption=f"Dev {name}")
+
+
+def _lead(facts: RunFacts) -> str:
+    if facts.selected_step is None:
+        return ""
+    kept = f"The weights of update {facts.selected_step:,.0f} were kept"
+    score = facts.metrics["selection"].get("score")
+    because = f": their dev {facts.main_metric_name}, {number(score)}, was the best" if score is not None else ""
+    return f"{kept}{because}."
+
+
+def _evaluations(facts: RunFacts) -> dict[str, Any]:
+    rows = [row for row in facts.history if row.get("split") == "dev"]
+    names = [
+        name
+        for name in (rows[0] if rows else {})
+        if name not in ("step", "epoch", "split", "seconds") and isinstance(rows[0][name], int | float)
+    ]
+    # A long run is told by evenly spaced rows; history.jsonl has them all.
+    step = max(1, -(-len(rows) // MOST_ROWS))
+    kept = [row for place, row in enumerate(rows) if place % step == 0 or row["step"] == facts.selected_step]
+    return {"names": names, "rows": kept, "left_out": len(rows) - len(kept)}

@@ -1,0 +1,97 @@
+"""Numbers, names and foreign text as a page shows them. Used by the report's sections and its templates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SCORE_NAMES = {
+    "accuracy": "accuracy",
+    "f1_macro": "macro F1",
+    "f1_weighted": "weighted F1",
+    "mcc": "MCC",
+    "ece": "ECE",
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "exact_match": "exact match",
+}
+BASELINE_NAMES = {
+    "majority": "majority label",
+    "tfidf": "bag of words",
+    "constant": "constant answer",
+    "uniform": "uniform guess",
+}
+LOWER_IS_BETTER = frozenset({"loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte"})
+# Where text from data could steer the reader's eye or screen reader: direction overrides and invisible marks.
+_STEERING = {
+    code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0xFEFF)
+}
+_CONTROL = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
+_CONTROL |= {0x7F: "␡"} | dict.fromkeys((*range(128, 160), *range(55296, 57344)), "�")
+_VISIBLE = _CONTROL | _STEERING
+
+
+def visible(text: str) -> str:
+    """Text from outside with every control character made visible, so that it changes nothing around it."""
+    return text.replace("\r\n", "\n").translate(_VISIBLE)
+
+
+def score_name(name: str) -> str:
+    """A score's name in words."""
+    return SCORE_NAMES.get(name, name.replace("_", " "))
+
+
+def baseline_name(name: str) -> str:
+    """A baseline's name in words."""
+    return BASELINE_NAMES.get(name, name.replace("_", " "))
+
+
+def number(value: Any) -> str:
+    """A score with three digits after the point; large numbers with fewer, what is missing as a dash."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if abs(value) >= 100:
+        return minus(f"{value:,.1f}")
+    return minus(f"{value:.3f}")
+
+
+def minus(text: str) -> str:
+    """A true minus sign, which lines up with digits."""
+    return text.replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign."""
+    return minus(f"{value:+.3f}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    amount = float(count)
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def percent(share: float) -> str:
+    """A share in percent, with enough digits that a small one does not vanish."""
+    value = 100 * share
+    digits = 1 if value >= 1 or value == 0 else 2 if value >= 0.1 else 4
+    return f"{value:.{digits}f} %"
