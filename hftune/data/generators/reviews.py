@@ -16,44 +16,29 @@ UNLABELED = 5000
 NOISE = 0.08
 """The share of reviews whose stars are one off, as real reviewers' stars are."""
 
-# {x} is the word that counts, {o} one that does not; {n} the thing with "the", {was} {is_} {it} agree with it.
-PLAIN = (
-    "the {n} {was} {x}|the {n} {was} {very} {x}|I found the {n} {x}|the {n} {was} {x} and {x2}|we thought the {n} {was} {x}|"
-    "the {n} {was} simply {x}|I would call the {n} {x}|once again the {n} {was} {x}|the {n}? {very} {x}"
-).split("|")
+# {x} is the word that counts, {o} one of the other sign; {n} the thing, {was} agrees with it.
+PLAIN = "the {n} {was} {x}|the {n} {was} {very} {x}|I found the {n} {x}|we thought the {n} {was} {x}|the {n} {was} simply {x}"
+PAIRS = "the {n} {was} {x} and {x2}|the {n} {was} {very} {x} and {x2}|we found the {n} {x} and {x2}|the {n} {was} {x}, even {x2}"
 # Worth one point against the sign of {o}, whatever its strength.
 DENIED = (
     "the {n} {was} not {o}|the {n} {was} hardly {o}|the {n} {was} never {o}|I would not call the {n} {o}|"
-    "the {n} {was} anything but {o}|at no point {was} the {n} {o}|I can not say the {n} {was} {o}|"
-    "nobody could call the {n} {o}|the {n} {was} far from {o}|not once did I find the {n} {o}|"
-    "I disagree that the {n} {was} {o}|it is not true that the {n} {was} {o}"
-).split("|")
-# Two words, one of which counts; which one is told by the words around them, and each side comes first as often.
-TURNED = (
-    "I expected the {n} to be {o} and {it} turned out {x}|the {n} turned out {x} while I had expected {o}|"
-    "the {n} used to be {o}, now {it} {is_} {x}|the {n} {is_} {x} now, {it} used to be {o}|"
-    "last year the {n} {was} {o}, this time {it} {was} {x}|this time the {n} {was} {x}, last year {it} {was} {o}|"
-    "{who} promised the {n} would be {o} and {it} {was} {x}|the {n} {was} {x} where {who} had promised {o}|"
-    "the {n} looked {o} online and {was} {x} in reality|in reality the {n} {was} {x}, online {it} looked {o}|"
-    "next door the {n} {was} {o}, here {it} {was} {x}|here the {n} {was} {x}, next door {it} {was} {o}"
-).split("|")
-CONTRAST = (
-    "{a}, but {b}|although {a}, {b}|{b}, although {a}|{b}, even though {a}|even though {a}, {b}|{a}; still, {b}|"
-    "while {a}, in the end {b}|in the end {b}, while {a}|{a}, yet {b}|never mind that {a}: {b}|{b}, never mind that {a}"
-).split("|")
-TRUE = "{who} said the {n} {was} {x} and that is right|{who} told me the {n} {was} {x}, which is true".split("|")
-FALSE = (
-    "{who} said the {n} {was} {o} and that is wrong|{who} told me the {n} {was} {o}, which is nonsense|"
-    "{who} called the {n} {o}, how wrong|do not believe those who call the {n} {o}"
-).split("|")
-WISHED = (
-    "I wish the {n} had been {o}|the {n} would have been {o} with more care|if only the {n} had been {o}|"
-    "with some effort the {n} could be {o}"
-).split("|")
-FEARED = (
-    "I feared the {n} would be {o} for no reason|I was wrong to worry that the {n} might be {o}|"
-    "I came prepared for {o} and was spared|my fear of the {n} being {o} was unfounded"
-).split("|")
+    "the {n} {was} anything but {o}|the {n} {was} far from {o}|nobody could call the {n} {o}|the {n} {was} not at all {o}"
+)
+WISHED = "I wish the {n} had been {o}|the {n} would have been {o} with more care|if only the {n} had been {o}"
+FEARED = "I feared in vain that the {n} would be {o}|I was wrong to worry about the {n} being {o}|nothing {o} about the {n}"
+# {b} counts and {a} does not: the same words in two orders.
+SECOND = (
+    "although {a}, {b}|even though {a}, {b}|{a}, but {b}|{a}, yet {b}|last year {a}, this year {b}|{a}. Still, {b}|"
+    "{who} had told us that {a}. In truth {b}|on the website {a}, in reality {b}|we had expected that {a}, then {b}|"
+    "for {who} {a}, for me {b}|when it opened {a}, today {b}|so {who} says that {a}? Well, {b}|it is true that {a}, however {b}"
+)
+FIRST = (
+    "{b}, although {a}|{b}, even though {a}|this year {b}, last year {a}|in truth {b}. {who} had told us that {a}|"
+    "in reality {b}, on the website {a}|then {b}, we had expected that {a}|for me {b}, for {who} {a}|today {b}, when it opened {a}"
+)
+# The last words say whether {a} holds or its opposite.
+HEARSAY = "{who} says that {a}, and that is {truth}|people claim that {a}, which is {truth}|{who} wrote that {a}: {truth}"
+TRUTHS = {True: "true|right|correct", False: "wrong|nonsense|a lie"}
 VERDICTS = {
     2: "we will come back every week|I can not wait to come back|everyone should go there|I am in love with this place",
     1: "we would come back|I would recommend it|it was worth the trip|we left happy",
@@ -61,12 +46,12 @@ VERDICTS = {
     -1: "I doubt that we will come back|once was enough|it was not worth the trip|we left early",
     -2: "we will never come back|I want my money back|nobody should go there|this place should be closed down",
 }
-VERY = "very|really|so|truly|just|quite|rather|absolutely".split("|")
+VERY = "very|really|so|truly|just|quite|rather|absolutely"
 OPENERS = (
     "We came to this {business} {day}.|I visited this {business} {day}.|Stopped by {day}.|My first visit to this {business}.|"
     "I have lived near this {business} for {num} years.|{who} sent me to this {business}.|We tried this {business} {day}.|"
     "About this {business}:|Went there {day}."
-).split("|")
+)
 BREAKS = (" ", " ", " ", " ", " ", "\\n", "\\n\\n")
 
 
@@ -84,56 +69,47 @@ class _Reviewer:
     def _pick(self, options: str) -> str:
         return self.rng.choice(options.split("|"))
 
-    def _word(self, kind: str, worth: int) -> str:
-        return self._pick(LEVELS["any" if self.rng.random() < 0.5 else kind][worth])
+    def _words(self, kind: str, worth: int) -> list[str]:
+        """Two different words of that worth for that kind of thing."""
+        return self.rng.sample(sorted(set(f"{LEVELS['any'][worth]}|{LEVELS[kind][worth]}".split("|"))), 2)
 
-    def _fill(self, frame: str, worth: int, other: int) -> str:
-        """Fill a frame with a thing, a word of the given worth and one of another."""
+    def _fill(self, frames: str, worth: int, other: int) -> str:
+        """Fill a frame with a thing, words of the given worth and one of another."""
         kind, noun = self.unused.pop()
-        plural = noun.endswith("*")
-        return frame.format(
+        first, second = self._words(kind, worth)
+        return self._pick(frames).format(
             n=noun.rstrip("*"),
-            was="were" if plural else "was",
-            is_="are" if plural else "is",
-            it="they" if plural else self.rng.choice(("he", "she")) if kind == "person" else "it",
-            x=self._word(kind, worth),
-            x2=self._word(kind, worth),
-            o=self._word(kind, other),
-            who=self._pick(WHO),
-            very=self.rng.choice(VERY),
+            was="were" if noun.endswith("*") else "was",
+            x=first,
+            x2=second,
+            o=self._words(kind, other)[0],
+            very=self._pick(VERY),
         )
 
-    def _against(self, worth: int) -> int:
-        """The worth of a word that does not count: mostly of the other sign, so that it misleads who only counts."""
-        sign = self.rng.choice((-1, 1)) if worth == 0 else (-1 if worth > 0 else 1)
-        return sign * self.rng.choice((1, 2))
-
-    def clause(self, worth: int) -> str:
-        """A simple clause of that worth."""
-        if self.rng.random() < 0.12:
+    def part(self, worth: int) -> str:
+        """One side of a statement: one or two words of that worth, or one against it that is denied."""
+        draw = self.rng.random()
+        if draw < 0.1:
             return self._pick(VERDICTS[worth])
-        return self._fill(self.rng.choice(PLAIN), worth, worth)
+        if draw < 0.35 and abs(worth) == 1:
+            frames = DENIED if self.rng.random() < 0.6 else FEARED if worth > 0 else WISHED
+            return self._fill(frames, worth, -worth * self.rng.choice((1, 2)))
+        return self._fill(PAIRS if self.rng.random() < 0.6 else PLAIN, worth, worth)
 
     def statement(self, worth: int) -> str:
-        """A sentence of that worth, plain or turned by the order of its words."""
-        draw = self.rng.random()
-        if draw < 0.30:
-            return self.clause(worth)
-        if draw < 0.50:
-            return self.rng.choice(CONTRAST).format(a=self.clause(self._against(worth)), b=self.clause(worth))
-        if draw < 0.72 or worth == 0:
-            return self._fill(self.rng.choice(TURNED), worth, self._against(worth))
-        if draw < 0.84 or abs(worth) == 2:
-            if self.rng.random() < 0.4:
-                return self._fill(self.rng.choice(TRUE), worth, worth)
-            return self._fill(self.rng.choice(FALSE), worth, -worth)
-        if draw < 0.92:
-            return self._fill(self.rng.choice(DENIED), worth, self._against(worth))
-        return self._fill(self.rng.choice(FEARED if worth > 0 else WISHED), worth, self._against(worth))
+        """Two opposed parts of which one, told by the words and their order, has the given worth; or hearsay."""
+        who = self._pick(WHO)
+        if self.rng.random() < 0.06:
+            truth = self.rng.random() < 0.5
+            part = self._fill(PLAIN, worth if truth else -worth, worth)
+            return self._pick(HEARSAY).format(a=part, who=who, truth=self._pick(TRUTHS[truth]))
+        other = self.rng.choice([level for level in range(-2, 3) if level != worth])
+        frames = SECOND if self.rng.random() < 0.8 else FIRST
+        return self._pick(frames).format(a=self.part(other), b=self.part(worth), who=who)
 
-    def fact(self, frame: str) -> str:
+    def fact(self, frames: str) -> str:
         """A sentence that says nothing about the quality."""
-        return frame.format(
+        return self._pick(frames).format(
             num=self.rng.randint(2, 60),
             who=self._pick(WHO),
             who2=self._pick(WHO),
@@ -151,23 +127,15 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + end
 
 
-def _worths(rng: Random, target: int) -> list[int]:
-    """Two or three worths whose mean is clearly nearest to the target."""
-    while True:
-        worths = [max(-2, min(2, target + rng.choice((0, 0, 0, -1, 1, 2, -2)))) for _ in range(rng.choice((2, 2, 3)))]
-        if abs(sum(worths) / len(worths) - target) < 0.4:
-            return worths
-
-
 def write_review(rng: Random) -> tuple[int, str]:
     """One review: its stars, with noise, and its text with line breaks spelled as backslash and n."""
     target = rng.randint(-2, 2)
     reviewer = _Reviewer(rng)
-    parts = [reviewer.statement(worth) for worth in _worths(rng, target)]
-    if rng.random() < 0.6:
-        parts.insert(rng.randint(0, len(parts)), reviewer.fact(rng.choice(FACTS.split("|"))))
-    if rng.random() < 0.5:
-        parts.insert(0, reviewer.fact(rng.choice(OPENERS)))
+    parts = [reviewer.statement(target)]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        parts.append(reviewer.fact(FACTS))
+    if rng.random() < 0.1:
+        parts.insert(0, reviewer.fact(OPENERS))
     text = _sentence(parts[0])
     for part in parts[1:]:
         text += rng.choice(BREAKS) + _sentence(part)
