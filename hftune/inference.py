@@ -127,14 +127,14 @@ def evaluate(
         listener: Who watches.
     """
     listener = listener or Silent()
-    if data is None:
-        if not is_run(Path(model)):
-            raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
-        data = RunDir.open(Path(model)).read_recipe().data
     listener.stage("loading model")
     classifier = Classifier.load(str(model), section=settings)
     listener.stage("loading data")
-    rows = datasets.load_split(data, split, classifier.labels)
+    if data is not None:
+        rows = datasets.load_split(data, split, classifier.labels)
+    else:
+        data = _own_data(Path(model))
+        rows = _own_split(data, split)
     if not is_labelled(rows):
         raise HftuneError(
             f"the {split} split of {data.name} has no labels, so it can't be scored",
@@ -152,3 +152,18 @@ def evaluate(
         collapsed=collapsed(logits.argmax(axis=1), gold),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
     )
+
+
+def _own_data(model: Path) -> LabelledData:
+    """The data section of the run that the model belongs to."""
+    if not is_run(model):
+        raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
+    return RunDir.open(model).read_recipe().data
+
+
+def _own_split(section: LabelledData, split: str) -> Any:
+    """A split as the run had it: one that was cut from train is cut again in the same way."""
+    splits = datasets.load(section).named
+    if split not in splits:
+        raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits)}")
+    return splits[split]

@@ -21,9 +21,13 @@ from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from datasets import Dataset
+
     from hftune.config.data import LabelledData
 
-__all__ = ["DATASETS", "Embedded", "Splits", "load"]
+__all__ = ["DATASETS", "Embedded", "Splits", "load", "load_split"]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
@@ -77,6 +81,36 @@ def load(section: LabelledData) -> Splits:
         fingerprints=hashes,
         notes=tuple(notes),
     )
+
+
+def load_split(section: LabelledData, split: str, labels: Sequence[str]) -> Dataset:
+    """One split as it lies there, for scoring a model that knows these labels. Nothing is cut or made.
+
+    Args:
+        section: where the rows come from.
+        split: train, dev or test; a dataset of one file is that file, whatever it is called.
+        labels: the model's label names, in its order.
+
+    Raises:
+        HftuneError: the rows can't be found or read, or have a label that the model does not know.
+    """
+    if section.name in DATASETS:
+        section = DATASETS[section.name].columns(section)
+    tables, _ = _tables(section)
+    if len(tables) > 1 and split not in tables:
+        raise HftuneError(
+            f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {', '.join(tables)}"
+        )
+    table = tables.get(split) or next(iter(tables.values()))
+    rows = maybe_labelled_rows(table, find_roles(table, section))
+    strange = sorted(set(rows.labels or []) - set(labels))
+    if strange:
+        raise HftuneError(
+            f"{quote(rows.where)} has the label {quote(strange[0])}, which the model does not know "
+            f"({', '.join(labels)})",
+            hint="score it on data with the labels it was trained on, or name another --label-column",
+        )
+    return as_dataset(rows, labels, fingerprint(rows, labels))
 
 
 def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
