@@ -96,5 +96,5 @@ def _memory_gb(job: Job) -> float:
     """Peak so far, plus two optimiser moments for every weight that moves."""
     moments = 8 * job.applied.parameters.trainable
     if job.trainer.args.device.type == "cuda":
-        return (torch.cuda.max_memory_allocated() + moments) / 2**30
+        return float(torch.cuda.max_memory_allocated() + moments) / 2**30
     return float(psutil.Process().memory_info().rss + moments) / 2**30

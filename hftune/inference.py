@@ -147,7 +147,7 @@ def evaluate(
         split=split,
         scores=classification_scores(logits, gold, classifier.labels, metrics),
         majority=plain_scores(
-            Majority.fit(gold, len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels
+            Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels
         ),
         collapsed=collapsed(logits.argmax(axis=1), gold),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),

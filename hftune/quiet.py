@@ -18,6 +18,6 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
-    hub_logging.set_verbosity_error()
+    hub_logging.set_verbosity(logging.ERROR)
     logging.getLogger("accelerate").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(torch|transformers|datasets|peft|accelerate)\b")

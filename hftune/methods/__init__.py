@@ -10,6 +10,8 @@ from hftune.config.method import MethodSection
 from hftune.methods import full
 from hftune.methods.applied import Applied
 
+__all__ = ["METHODS", "Applied", "apply"]
+
 METHODS = {
     "full": full.apply,
 }
