@@ -1,4 +1,4 @@
-"""A run directory as a training run leaves it, with planted predictions and hostile texts. Used by the report's tests."""
+"""A run directory as training leaves it, with planted predictions and hostile texts. Used by the report's tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plant_run(path: Path, **changes: Any) -> RunDir:
 
 
 def predictions(seed: int, rows: int = 500) -> list[dict[str, Any]]:
-    """Rows of a model that mostly hits, else errs to a neighbouring label; the hostile texts are its surest mistakes."""
+    """Rows of a model that mostly hits, else errs to a neighbour; the hostile texts are its surest mistakes."""
     random = np.random.default_rng(seed)
     found = []
     for index in range(rows):
@@ -71,7 +71,14 @@ def history() -> list[dict[str, Any]]:
     for step in range(10, 1001, 10):
         loss = 0.35 + 1.3 * float(np.exp(-step / 350)) + 0.05 * float(random.standard_normal())
         rows.append(
-            {"step": step, "epoch": step / 125, "loss": loss, "learning_rate": 5e-4, "grad_norm": 1.0, "seconds": step / 10}
+            {
+                "step": step,
+                "epoch": step / 125,
+                "loss": loss,
+                "learning_rate": 5e-4,
+                "grad_norm": 1.0,
+                "seconds": step / 10,
+            }
         )
         if step % 125 == 0 or step in (130, 380, 630, 880):
             score = 0.62 - 0.4 * float(np.exp(-step / 220))

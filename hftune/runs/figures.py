@@ -40,7 +40,7 @@ _PAGE_COLOURS = {
     YELLOW: "--yellow",
 }
 WIDTH, HEIGHT = 4.8, 3.1
-TEXT = 9.0
+TEXT = 9.5
 DPI = 200
 
 

@@ -144,9 +144,9 @@ def confusion(counts: NDArray[np.int64], labels: Sequence[str]) -> Figure:
 def reliability(before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]) -> Figure:
     """Accuracy against confidence before and after temperature scaling, and how many rows lie where."""
     figure = new_figure(height=3.9)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
     style(upper, "", "accuracy")
-    style(lower, "confidence", "share of rows")
+    style(lower, "confidence", "share")
     upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
     for name, bins, colour, marker in (("as trained", before, ORANGE, "o"), ("scaled", after, BLUE, "s")):
         confident = [one["confidence"] for one in bins]
@@ -187,13 +187,13 @@ def score_by_length(slices: Sequence[Mapping[str, Any]], overall: float, unit: s
         markersize=5,
         color=BLUE,
         elinewidth=1.6,
-        label="with 95 % interval",
     )
+    axes.plot([], [], "o", markersize=5, color=BLUE, label="95 % interval")
     axes.axhline(overall, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="all rows")
     axes.set_xticks(places, [one["range"] for one in slices], parse_math=False)
     axes.set_xlim(-0.5, len(slices) - 0.5)
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(0.0, low), min(1.0, high))
+    lowest, highest = min(one["low"] for one in slices), max(one["high"] for one in slices)
+    axes.set_ylim(max(-0.02, lowest - 0.05), min(1.02, highest + 0.05))
     legend(axes)
     return figure
 

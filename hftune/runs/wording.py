@@ -22,13 +22,21 @@ BASELINE_NAMES = {
     "uniform": "uniform guess",
 }
 LOWER_IS_BETTER = frozenset({"loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte"})
-# Where text from data could steer the reader's eye or screen reader: direction overrides and invisible marks.
-_STEERING = {
-    code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0xFEFF)
-}
-_CONTROL = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
-_CONTROL |= {0x7F: "␡"} | dict.fromkeys((*range(128, 160), *range(55296, 57344)), "�")
-_VISIBLE = _CONTROL | _STEERING
+# What could steer a reader's eye or screen reader: control characters, direction overrides, invisible marks. The two
+# joiners stay, which emoji and some scripts need.
+_STEERING = (
+    *(code for code in range(0x20) if chr(code) not in "\n\t"),
+    *range(0x7F, 0xA0),
+    0x200B,
+    0x200E,
+    0x200F,
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x206A),
+    0xFEFF,
+)
+_VISIBLE: dict[int, str] = {code: f"⟨U+{code:04X}⟩" for code in _STEERING}
+# Half a surrogate pair can't be written as UTF-8 at all.
+_VISIBLE |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 
 def visible(text: str) -> str:

@@ -14,7 +14,7 @@ from hftune.runs.sections.data import data
 from hftune.runs.sections.labels import labels
 from hftune.runs.sections.lengths import lengths
 from hftune.runs.sections.mistakes import mistakes
-from hftune.runs.sections.reproduce import environment, recipe, reproduce
+from hftune.runs.sections.reproduce import environment, reproduce
 from hftune.runs.sections.samples import samples
 from hftune.runs.sections.scores import scores
 
@@ -32,6 +32,5 @@ SECTIONS: tuple[Builder, ...] = (
     cost,
     data,
     reproduce,
-    recipe,
     environment,
 )

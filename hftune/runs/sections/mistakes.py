@@ -25,11 +25,13 @@ def mistakes(facts: RunFacts) -> Section | None:
         wrong = sorted(wrong, key=lambda row: -row["probabilities"][row["label"]])
     chosen = [_shown(row) for row in wrong[:SHOWN]]
     lead = f"{len(wrong):,} of {len(rows):,} rows of {split} are answered wrongly."
+    if sure and len(wrong) > 1:
+        lead += " The ones the model was surest of come first, with the probability it gave to each label."
     if split == "dev" and "test" in facts.scored:
         lead += " Test mistakes are not shown, so that test stays unseen; they are in predictions/test.jsonl."
     return Section(
         id="mistakes",
-        title="Most confident mistakes" if sure else "Mistakes",
+        title="Confident mistakes" if sure else "Mistakes",
         template="mistakes.html.j2",
         lead=lead,
         values={"rows": chosen, "more": len(wrong) - len(chosen)},

@@ -12,7 +12,7 @@ COMMANDS = {"span_corruption": "pretrain", "causal_lm": "pretrain", "question_an
 
 
 def reproduce(facts: RunFacts) -> Section:
-    """The command that was given, and the one that runs the resolved recipe again."""
+    """The command that was given, the one that runs the resolved recipe again, and that recipe."""
     path = shlex.quote(f"runs/{facts.name}/recipe.yaml")
     return Section(
         id="reproduce",
@@ -21,14 +21,10 @@ def reproduce(facts: RunFacts) -> Section:
         lead="The recipe states every setting; the same recipe, versions and machine give the same weights.",
         values={
             "given": facts.environment.get("command", ""),
+            "recipe": facts.recipe_text,
             "again": f"hftune {COMMANDS.get(facts.task, facts.task)} --recipe {path}",
         },
     )
-
-
-def recipe(facts: RunFacts) -> Section:
-    """recipe.yaml as it lies in the run directory."""
-    return Section(id="recipe", title="Recipe", template="recipe.html.j2", values={"text": facts.recipe_text})
 
 
 def environment(facts: RunFacts) -> Section | None:
@@ -47,7 +43,7 @@ def environment(facts: RunFacts) -> Section | None:
         ("Cores", f"{cores['usable']} of {cores['total']}" if cores else None),
         ("Memory", f"{found['memory_gb']} GB" if found.get("memory_gb") else None),
         ("Accelerators", ", ".join(devices) or "none"),
-        ("Commit", f"{git['commit']}{' with changes' if git['changed'] else ''}" if git else None),
+        ("Commit", f"{git['commit'][:12]}{' with changes' if git['changed'] else ''}" if git else None),
     ]
     software = [("hftune", found.get("hftune")), ("Python", found.get("python")), *found.get("libraries", {}).items()]
     return Section(

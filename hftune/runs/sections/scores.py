@@ -7,7 +7,7 @@ from typing import Any
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 from hftune.runs.shares import wilson
-from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, number, score_name
+from hftune.runs.wording import LOWER_IS_BETTER, baseline_name
 
 # Scores that are the share of rows answered rightly, for which an interval can be counted.
 SHARES = ("accuracy", "exact_match")
@@ -28,7 +28,7 @@ def scores(facts: RunFacts) -> Section | None:
         id="scores",
         title="Scores",
         template="scores.html.j2",
-        lead=_sentence(headline),
+        lead=_lead(headline),
         values={"headline": headline, "tables": tables, "best": _best, "lower": LOWER_IS_BETTER},
     )
 
@@ -48,20 +48,19 @@ def _headline(facts: RunFacts, split: str, metric: str) -> dict[str, Any]:
         "value": value,
         "rows": rows,
         "interval": interval,
-        "baselines": sorted(baselines, key=lambda one: one["value"], reverse=True),
+        "baselines": sorted(baselines, key=lambda one: _rank(metric, one["value"])),
+        "doubt": bool(facts.metrics.get("collapsed")) or facts.metrics.get("verified") is not True,
         "on_scale": metric not in LOWER_IS_BETTER and value is not None and 0 <= value <= 1,
     }
 
 
-def _sentence(headline: dict[str, Any]) -> str:
-    text = f"{score_name(headline['metric']).capitalize()} on {headline['split']} is {number(headline['value'])}"
+def _lead(headline: dict[str, Any]) -> str:
+    told = []
+    if headline["baselines"]:
+        told.append("Beside the model stand simpler systems, scored on the same rows.")
     if headline["interval"]:
-        low, high = headline["interval"]
-        text += f", with a 95 % interval of {number(low)} to {number(high)} from the {headline['rows']:,} rows alone"
-    others = [f"the {one['name']} scores {number(one['value'])}" for one in headline["baselines"]]
-    if others:
-        text += "; " + " and ".join(others)
-    return text + "."
+        told.append(f"The interval is that of {headline['rows']:,} rows alone: another seed moves the score too.")
+    return " ".join(told)
 
 
 def _numbers(scores: dict[str, Any]) -> list[str]:
@@ -69,8 +68,12 @@ def _numbers(scores: dict[str, Any]) -> list[str]:
 
 
 def _systems(facts: RunFacts, split: str, names: list[str]) -> list[dict[str, Any]]:
-    model = {"name": "this model", "scores": [facts.scored[split][name] for name in names], "model": True}
-    others = [
+    model: dict[str, Any] = {
+        "name": "this model",
+        "scores": [facts.scored[split][name] for name in names],
+        "model": True,
+    }
+    others: list[dict[str, Any]] = [
         {
             "name": baseline_name(name),
             "scores": [of_split[split].get(score) for score in names],
@@ -79,7 +82,16 @@ def _systems(facts: RunFacts, split: str, names: list[str]) -> list[dict[str, An
         for name, of_split in facts.baselines.items()
         if split in of_split
     ]
+    column = names.index(facts.main_metric) if facts.main_metric in names else 0
+    # Strongest first, as in the headline; what lacks the score comes last.
+    others.sort(key=lambda one: _rank(names[column], one["scores"][column]))
     return [model, *others]
+
+
+def _rank(name: str, value: float | None) -> float:
+    if value is None:
+        return float("inf")
+    return value if name in LOWER_IS_BETTER else -value
 
 
 def _best(name: str, column: int, systems: list[dict[str, Any]]) -> float | None:
