@@ -27,3 +27,7 @@ class TrainingInputs:
     """Trainer's compute_loss_func: (outputs, labels, num_items_in_batch) → loss; None takes the model's own."""
     select_by: str
     greater_is_better: bool
+    preprocess_logits: Callable[[Any, Any], Any] | None = None
+    """Trainer's preprocess_logits_for_metrics: (outputs, labels) → what compute_metrics needs of them, no more."""
+    keep_columns: bool = False
+    """Whether the collator reads columns that the model does not take; they are left out before it otherwise."""

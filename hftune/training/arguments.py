@@ -1,0 +1,152 @@
+"""The only maker of ``TrainingArguments``: the ``train`` section in, Trainer's own names out.
+
+Called by ``hftune.training.assembly``. Nothing is ever pushed through Trainer, so no token comes near its pickles.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+from transformers.integrations.integration_utils import (
+    INTEGRATION_TO_CALLBACK,
+    get_available_reporting_integrations,
+)
+
+from hftune.config.train import TrainSection
+from hftune.errors import HftuneError
+from hftune.suggest import did_you_mean
+from hftune.training.extra import checked_extra
+
+OPTIMIZERS = {"adamw": "adamw_torch_fused"}
+SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+
+
+def make_arguments(
+    section: TrainSection, *, checkpoints: Path, select_by: str, greater_is_better: bool, keep_columns: bool = False
+) -> tuple[TrainingArguments, list[str]]:
+    """Translate the ``train`` section.
+
+    Args:
+        section: How to train; learning rate and epochs are filled in by then.
+        checkpoints: The run's checkpoint directory.
+        select_by: The dev score that chooses the best checkpoint.
+        greater_is_better: Whether more of it is better.
+        keep_columns: Whether collators get columns that the model does not take.
+
+    Returns:
+        The arguments, and lines that the user should read (a setting that could not be honoured).
+
+    Raises:
+        HftuneError: The device lacks what was asked for, or ``train.extra`` is not right.
+    """
+    assert section.learning_rate is not None and section.epochs is not None, "a recipe states both as numbers"
+    cpu = section.device == "cpu" or not torch.accelerator.is_available()
+    notes: list[str] = []
+    fields = {
+        **_rhythm(section),
+        **_precision(section.precision, cpu=cpu),
+        "output_dir": str(checkpoints),
+        "num_train_epochs": section.epochs,
+        "max_steps": section.max_steps or -1,
+        "per_device_train_batch_size": section.batch_size,
+        "per_device_eval_batch_size": section.eval_batch_size,
+        "gradient_accumulation_steps": section.accumulation,
+        "learning_rate": section.learning_rate,
+        "optim": OPTIMIZERS[section.optimizer],
+        "lr_scheduler_type": SCHEDULES[section.schedule],
+        "warmup_steps": section.warmup,
+        "weight_decay": section.weight_decay,
+        "max_grad_norm": section.max_grad_norm,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": select_by,
+        "greater_is_better": greater_is_better,
+        # Without this, early stopping forgets on resume how long it has waited.
+        "restore_callback_states_from_checkpoint": True,
+        # Trainer would report a loss of 0.0 for nan; the trainer here stops instead.
+        "logging_nan_inf_filter": False,
+        "torch_compile": section.compile and _can_compile(cpu, notes),
+        "gradient_checkpointing": section.gradient_checkpointing,
+        "use_cpu": cpu,
+        "dataloader_num_workers": section.workers,
+        "dataloader_pin_memory": not cpu,
+        "seed": section.seed,
+        "data_seed": section.seed,
+        "report_to": _trackers(section.report_to),
+        "disable_tqdm": True,
+        "remove_unused_columns": not keep_columns,
+        **checked_extra(section.extra),
+    }
+    try:
+        arguments = TrainingArguments(**fields)
+    except (ValueError, TypeError, ImportError) as error:
+        raise HftuneError(
+            f"transformers refuses these settings: {error}",
+            hint="check train.extra and train.precision, or leave them out",
+        ) from error
+    # Several GPUs without a launcher would become DataParallel: slow, and other batch sizes than asked for.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments, notes
+
+
+def _rhythm(section: TrainSection) -> dict[str, Any]:
+    """Evaluate and save together, so that the best score always has its checkpoint."""
+    strategy = "epoch" if section.eval_steps is None else "steps"
+    steps = {} if section.eval_steps is None else {"eval_steps": section.eval_steps, "save_steps": section.eval_steps}
+    return {
+        "eval_strategy": strategy,
+        "save_strategy": strategy,
+        "logging_strategy": "steps",
+        "logging_steps": section.log_steps,
+        **steps,
+    }
+
+
+def _precision(precision: str, *, cpu: bool) -> dict[str, bool]:
+    """bf16 and fp16 as Trainer names them, or the error that the device has no such arithmetic."""
+    if precision == "auto":
+        precision = "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
+    lacking = None
+    if precision == "bf16" and cpu:
+        has = torch.cpu.get_capabilities()
+        native = any(has.get(unit) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
+        lacking = None if native else "this CPU computes bf16 in software, many times slower than fp32"
+    elif precision == "bf16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported(False):
+        lacking = f"{torch.cuda.get_device_name()} has no bf16"
+    elif precision == "fp16" and cpu:
+        lacking = "mixed fp16 needs a GPU"
+    if lacking:
+        raise HftuneError(
+            f"train.precision is {precision!r}, but {lacking}",
+            hint="use train.precision=auto, which takes the fastest format that the device has",
+        )
+    return {"bf16": precision == "bf16", "fp16": precision == "fp16"}
+
+
+def _can_compile(cpu: bool, notes: list[str]) -> bool:
+    """Inductor builds C++ for a CPU and Triton kernels for a GPU; without a compiler the run goes on uncompiled."""
+    if cpu and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        notes.append("train.compile is on, but there is no C++ compiler: the model runs uncompiled, which is slower")
+        return False
+    return True
+
+
+def _trackers(names: tuple[str, ...]) -> list[str]:
+    """Trainer's tracker names, each known and installed."""
+    available = get_available_reporting_integrations()
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            raise HftuneError(
+                f"train.report_to names {name!r}, which transformers does not know",
+                hint=did_you_mean(name, INTEGRATION_TO_CALLBACK) or f"use one of: {known}",
+            )
+        if name not in available:
+            raise HftuneError(
+                f"train.report_to names {name!r}, which is not installed",
+                hint=f"pip install {name}, or leave it out: history.jsonl is always written",
+            )
+    return list(names) or ["none"]

@@ -1,0 +1,119 @@
+"""Puts a trainer together from a recipe's ``train`` section and a task's inputs. Called by ``hftune.pipeline``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import EarlyStoppingCallback, PrinterCallback
+from transformers import logging as transformers_logging
+
+from hftune.config.train import TrainSection
+from hftune.errors import HftuneError
+from hftune.training import dropout, weights
+from hftune.training.arguments import make_arguments
+from hftune.training.callbacks import Clock, History, Progress
+from hftune.training.checkpoints import Checkpoints
+from hftune.training.inputs import TrainingInputs
+from hftune.training.progress import Listener, Silent
+from hftune.training.sampler import RankBatches
+from hftune.training.trainer import HftuneTrainer
+
+
+def build(
+    section: TrainSection,
+    inputs: TrainingInputs,
+    *,
+    model: torch.nn.Module,
+    tokenizer: Any,
+    checkpoints: Path,
+    history: Path,
+    listener: Listener,
+    must_match: Mapping[str, Any],
+) -> HftuneTrainer:
+    """Make the trainer of one run. Nothing is written yet.
+
+    Args:
+        section: The recipe's ``train`` section.
+        inputs: What the task prepared.
+        model: The network, with the weights that shall move requiring gradients.
+        tokenizer: Goes along for special tokens; None where there is none.
+        checkpoints: Directory of the run's checkpoints.
+        history: The run's history.jsonl.
+        listener: Who watches.
+        must_match: Facts, as a JSON object, that must be the same when the run is resumed.
+
+    Raises:
+        HftuneError: A setting that this machine or the installed transformers can't honour.
+    """
+    _quiet_libraries()
+    arguments, notes = make_arguments(
+        section,
+        checkpoints=checkpoints,
+        select_by=inputs.select_by,
+        greater_is_better=inputs.greater_is_better,
+        keep_columns=inputs.keep_columns,
+    )
+    listener = listener if arguments.process_index == 0 else Silent()
+    for note in notes:
+        listener.note(note)
+    rows = len(inputs.train_lengths)
+    if rows == 0:
+        raise HftuneError("there are no training rows", hint="check the data with `hftune data check`")
+    if arguments.device.type == "cpu":
+        _use_all_cores(arguments.world_size)
+        if section.fast_dropout and not section.compile:
+            dropout.install(model)
+    clock = Clock()
+    trainer = HftuneTrainer(
+        model=model,
+        arguments=arguments,
+        inputs=inputs,
+        tokenizer=tokenizer,
+        batches=RankBatches(
+            rows=rows,
+            batch_size=section.batch_size,
+            accumulation=section.accumulation,
+            world_size=arguments.world_size,
+            rank=arguments.process_index,
+            seed=section.seed,
+            lengths=inputs.train_lengths if section.bucket_by_length else None,
+        ),
+        checkpoints=Checkpoints(
+            directory=checkpoints,
+            keep=section.keep_checkpoints,
+            settings={
+                "batch_size": section.batch_size,
+                "accumulation": section.accumulation,
+                "processes": arguments.world_size,
+                "seed": section.seed,
+                "rows": rows,
+                "frozen_weights": weights.frozen_fingerprint(model),
+                **must_match,
+            },
+        ),
+        history=History(history, clock),
+        clock=clock,
+        listener=listener,
+        callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(trainer.history)
+    trainer.add_callback(Progress(listener, inputs.select_by))
+    return trainer
+
+
+def _use_all_cores(processes: int) -> None:
+    """One thread a core there is, shared among the processes; OMP_NUM_THREADS is the user's word and stays."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+
+
+def _quiet_libraries() -> None:
+    """What the libraries have to say goes to ``logging``; only the command line writes to the terminal."""
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    transformers_logging.disable_progress_bar()

@@ -1,0 +1,227 @@
+"""Checkpoints that are complete or absent. ``hftune.training.trainer`` saves through ``Checkpoints``; resume asks it
+for the newest one that can be trusted.
+
+A checkpoint is written into a hidden staging folder; each file is synced and hashed; the manifest, with the hashes and
+the settings that must not change, is written last; then the folder is renamed into place. A folder that was hurt later
+is found out by its hashes, passed over, and never counted when old checkpoints are removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hftune.errors import HftuneError, RunFailed
+from hftune.files import read_json, write_json
+
+MANIFEST = "manifest.json"
+PREFIX = "checkpoint-"
+STAGING = ".staging"
+REMOVED = ".removed-"
+
+
+def step_of(path: Path) -> int:
+    """The update after which a checkpoint was saved."""
+    return int(path.name.removeprefix(PREFIX))
+
+
+def listed(directory: Path) -> list[Path]:
+    """All checkpoint folders, newest first, whatever their state."""
+    if not directory.is_dir():
+        return []
+    found = [p for p in directory.glob(f"{PREFIX}*") if p.is_dir() and p.name.removeprefix(PREFIX).isdigit()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files, in words; None for a complete one. Reads every byte."""
+    if not (path / MANIFEST).is_file():
+        return f"{MANIFEST} is missing"
+    try:
+        files = read_manifest(path)["files"]
+    except ValueError:
+        return f"{MANIFEST} is not as it was saved"
+    for name, sealed in files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != sealed["bytes"]:
+            return f"{name} has {file.stat().st_size:,} bytes of {sealed['bytes']:,}"
+        if _sha256(file) != sealed["sha256"]:
+            return f"{name} is not as it was saved"
+    return None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A checkpoint's step, best step, settings and files.
+
+    Raises:
+        ValueError: It is cut off or altered.
+    """
+    try:
+        manifest = read_json(path / MANIFEST)
+    except AssertionError as error:
+        raise ValueError(str(error)) from error
+    if manifest.pop("seal", None) != _seal(manifest):
+        raise ValueError(f"{path / MANIFEST} does not match its seal")
+    return manifest
+
+
+def newest_complete(directory: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole and whose best checkpoint is whole too.
+
+    Returns:
+        Its path, or None where there is none, and a line on each newer one that was passed over.
+    """
+    passed_over: list[str] = []
+    faults: dict[Path, str | None] = {}
+    for path in listed(directory):
+        reason = faults.setdefault(path, fault(path))
+        if reason is None:
+            best = read_manifest(path)["best"]
+            needed = path if best is None else directory / f"{PREFIX}{best}"
+            hurt = faults.setdefault(needed, fault(needed))
+            reason = f"the best weights so far, in {needed.name}, are lost: {hurt}" if hurt else None
+        if reason is None:
+            return path, passed_over
+        passed_over.append(f"{path.name}: {reason}")
+    return None, passed_over
+
+
+def refuse_changed(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to go on from a checkpoint with other settings than those it was saved with.
+
+    Raises:
+        HftuneError: Names each setting that differs.
+    """
+    before = read_manifest(path)["settings"]
+    changed = [
+        f"{name}: {before.get(name)!r} → {settings.get(name)!r}"
+        for name in sorted(before.keys() | settings.keys())
+        if before.get(name) != settings.get(name)
+    ]
+    if changed:
+        raise HftuneError(
+            f"{path.name} was saved with other settings, so going on would give another result: {'; '.join(changed)}",
+            hint="resume with the settings the run began with, or begin a new run in another output directory",
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run, as its main process writes them."""
+
+    directory: Path
+    keep: int
+    settings: Mapping[str, Any]
+    """What must be the same when the run is resumed; a JSON object."""
+
+    @property
+    def staging(self) -> Path:
+        """Where a checkpoint lies while it is being written."""
+        return self.directory / STAGING
+
+    def at(self, step: int) -> Path:
+        """The folder of the checkpoint of one step."""
+        return self.directory / f"{PREFIX}{step}"
+
+    def clear(self) -> None:
+        """Remove what a killed process left half written or half removed."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        for left in self.directory.glob(f"{REMOVED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def begin(self) -> None:
+        """Make an empty staging folder."""
+        self.clear()
+        self.staging.mkdir(parents=True)
+
+    def commit(self, step: int, best: int | None) -> None:
+        """Seal the staged checkpoint of a step and put it in its place."""
+        staged = self.staging / self.at(step).name
+        files = sorted(p for p in staged.rglob("*") if p.is_file())
+        manifest = {
+            "step": step,
+            "best": best,
+            "settings": dict(self.settings),
+            "files": {str(p.relative_to(staged)): _sealed(p) for p in files},
+        }
+        for folder in {p.parent for p in files}:
+            _sync(folder)
+        write_json(staged / MANIFEST, {**manifest, "seal": _seal(manifest)})
+        _sync(staged)
+        if self.at(step).exists():
+            self._remove(self.at(step))
+        staged.rename(self.at(step))
+        _sync(self.directory)
+        self.staging.rmdir()
+
+    def rotate(self, best: int | None, broken: Collection[str] = ()) -> None:
+        """Remove the oldest checkpoints beyond ``keep``; the newest, the best and the broken are apart from the count.
+
+        Args:
+            best: Step of the best checkpoint, which always stays.
+            broken: Names of checkpoints known to be broken: they are no use, go at once and are not counted.
+        """
+        paths = listed(self.directory)
+        useless = [p for p in paths if p.name in broken or not (p / MANIFEST).is_file()]
+        whole = [p for p in paths if p not in useless]
+        # The best comes first in line, then the newest: with keep=1 both stay, since resume needs the newest.
+        wanted = sorted(whole, key=lambda p: (step_of(p) != best, -step_of(p)))[: self.keep]
+        for path in [*useless, *whole]:
+            if path not in [*wanted, *whole[:1]]:
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        # Renamed first, so that a process killed halfway leaves nothing that looks like a checkpoint.
+        gone = path.rename(self.directory / f"{REMOVED}{path.name}")
+        shutil.rmtree(gone)
+
+
+def save_failed(error: Exception, step: int, directory: Path) -> RunFailed:
+    """The error for a checkpoint that could not be written, with what is left to go on from."""
+    left, _ = newest_complete(directory)
+    kept = f"{left.name} is intact" if left else "there is no earlier checkpoint"
+    text = str(error) or repr(error)
+    # torch and safetensors wrap the system's error in types of their own; the words are all that is left of it.
+    full = (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or any(
+        phrase in text for phrase in ("No space left", "os error 28", "quota exceeded")
+    )
+    if full or shutil.disk_usage(directory).free == 0:
+        return RunFailed(
+            f"the disk is full: the checkpoint of step {step} could not be saved in {directory}; {kept}",
+            hint="free some space, or lower train.keep_checkpoints, then go on with --resume",
+        )
+    return RunFailed(
+        f"the checkpoint of step {step} could not be saved in {directory}: {text.splitlines()[0]}; {kept}",
+        hint="mend the cause, then go on with --resume",
+    )
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    _sync(path)
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""Drives a trainer to its best weights: from the start, or on from the newest complete checkpoint.
+
+Called by ``hftune.pipeline``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, set_seed
+
+from hftune.errors import HftuneError, RunFailed
+from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
+from hftune.training.memory import out_of_memory
+from hftune.training.trainer import HftuneTrainer
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A training that came to its end, with the best weights back in the model."""
+
+    seconds: float
+    """Wall time of training over all sittings, evaluations and saves included."""
+    examples_per_second: float
+    """Training rows a second, evaluations and saves left out."""
+    steps: int
+    """Updates that were made."""
+    metric: str
+    best_step: int
+    best_score: float
+
+    def speed(self) -> dict[str, float]:
+        """As it stands in metrics.json."""
+        return {
+            "train_seconds": round(self.seconds, 3),
+            "examples_per_second": round(self.examples_per_second, 3),
+            "steps": self.steps,
+        }
+
+    def selection(self) -> dict[str, Any]:
+        """As it stands in metrics.json."""
+        return {"metric": self.metric, "step": self.best_step, "score": self.best_score}
+
+
+def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
+    """Train, or go on, and leave the best weights in the model.
+
+    Args:
+        trainer: From ``build``.
+        resume: Go on from the newest complete checkpoint, or from the one at this path.
+
+    Raises:
+        HftuneError: The checkpoint does not belong to this run.
+        RunFailed: A loss that is no number, a full disk, too little memory.
+        Interrupted: A signal asked for an end; all is saved.
+    """
+    checkpoint = _checkpoint(trainer, resume)
+    main = trainer.args.should_save
+    if main:
+        trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
+        trainer.checkpoints.clear()
+        trainer.history.rewind(step_of(checkpoint) if checkpoint else 0)
+    trainer.accelerator.wait_for_everyone()
+    trainer.add_callback(_AtStart(trainer, checkpoint))
+    # Each process drops out other units; a checkpoint brings its own random state.
+    set_seed(trainer.args.seed + trainer.args.process_index)
+    try:
+        with trainer.stop.listening(), out_of_memory(trainer.batches):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        trainer.pop_callback(_AtStart)
+        trainer.listener.end()
+    return _fitted(trainer)
+
+
+class _AtStart(TrainerCallback):  # type: ignore[misc]
+    """Restores what Trainer resets when training begins."""
+
+    def __init__(self, trainer: HftuneTrainer, checkpoint: Path | None) -> None:
+        self.trainer = trainer
+        self.checkpoint = checkpoint
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.restore_progress(self.checkpoint)
+
+
+def _checkpoint(trainer: HftuneTrainer, resume: bool | Path) -> Path | None:
+    """The checkpoint to go on from; all processes find the same one."""
+    store = trainer.checkpoints
+    if isinstance(resume, Path):
+        reason = fault(resume)
+        if reason:
+            raise HftuneError(
+                f"{resume} is not a complete checkpoint: {reason}",
+                hint="leave the path out to take the newest complete one",
+            )
+        found: Path | None = resume
+    elif resume:
+        found, passed_over = newest_complete(store.directory)
+        trainer.broken = tuple(line.partition(":")[0] for line in passed_over)
+        for line in passed_over:
+            trainer.listener.warn(f"passed over a broken checkpoint, {line}")
+        trainer.listener.note(f"going on from {found.name}" if found else "no complete checkpoint: starting anew")
+    else:
+        if listed(store.directory):
+            raise HftuneError(
+                f"{store.directory} holds checkpoints of an earlier training",
+                hint="go on from them with --resume, or take another output directory",
+            )
+        found = None
+    if found:
+        refuse_changed(found, store.settings)
+    return found
+
+
+def _fitted(trainer: HftuneTrainer) -> Fitted:
+    state, clock = trainer.state, trainer.clock
+    if not state.best_global_step:
+        raise RunFailed(
+            f"no evaluation gave a finite {trainer.args.metric_for_best_model}, so no checkpoint could be chosen",
+            hint="look at history.jsonl, or choose by another score: task.select_by=loss task.select_mode=min",
+        )
+    batches = trainer.batches
+    epochs, updates = divmod(state.global_step, batches.updates)
+    examples = epochs * batches.rows + updates * batches.update_rows
+    return Fitted(
+        seconds=clock.seconds,
+        examples_per_second=examples / max(clock.seconds - clock.aside, 1e-9),
+        steps=state.global_step,
+        metric=trainer.args.metric_for_best_model,
+        best_step=state.best_global_step,
+        best_score=float(state.best_metric),
+    )

@@ -1,0 +1,48 @@
+"""Stop requests from outside: Ctrl-C, SIGTERM and SIGUSR1 (Slurm's warning) ask, and the run stops at its next step.
+
+``hftune.training.fitting.fit`` listens while it trains; ``hftune.training.trainer`` looks at each step boundary.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hftune.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopRequest:
+    """The first signal that asked for an end; 0 while nobody has."""
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self.signal_number = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals for a while. Outside the main thread Python allows no handlers, so nothing is taken."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._received) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        # Only a second Ctrl-C is a person who will not wait. Slurm sends SIGUSR1 and then SIGTERM to a run that is
+        # still saving, and it must be let finish.
+        if number == self.signal_number == signal.SIGINT:
+            raise Interrupted(
+                "stopped at once; what had been done since the last checkpoint is lost",
+                hint="go on from the last checkpoint with --resume",
+                signal_number=number,
+            )
+        self.signal_number = self.signal_number or number

@@ -1,0 +1,281 @@
+"""Trainer, with what it gets wrong for us put right and nothing else changed.
+
+Batches come in our own order, evaluation goes by length and answers in row order, the loss is the mean over an update's
+rows, a non-finite number ends the run, checkpoints are whole or absent, and the best weights come back exactly.
+Made by ``hftune.training.assembly.build``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.data_loader import prepare_data_loader
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+from transformers.trainer_utils import unwrap_peft_model
+
+from hftune.errors import HftuneError, Interrupted
+from hftune.files import read_json, write_json
+from hftune.training import weights
+from hftune.training.callbacks import Clock, History
+from hftune.training.checkpoints import Checkpoints, save_failed
+from hftune.training.finite import Watch
+from hftune.training.inputs import TrainingInputs
+from hftune.training.progress import Listener
+from hftune.training.roworder import RowOrderTrainer
+from hftune.training.sampler import RankBatches
+from hftune.training.stopping import StopRequest
+
+PROGRESS = "progress.json"
+"""What Trainer's own state leaves out: the loss since the last log row, the time spent, whether training is over."""
+
+
+class HftuneTrainer(RowOrderTrainer):
+    """One run's trainer; ``hftune.training.fitting.fit`` drives it."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        arguments: TrainingArguments,
+        inputs: TrainingInputs,
+        tokenizer: Any,
+        batches: RankBatches,
+        checkpoints: Checkpoints,
+        history: History,
+        clock: Clock,
+        listener: Listener,
+        callbacks: list[Any],
+    ) -> None:
+        """Everything is made by ``build``; the model's own loss is taken to be a mean over the rows of a batch."""
+        base = unwrap_peft_model(model)
+        if not hasattr(base, "accepts_loss_kwargs"):
+            # Heads take **kwargs but ignore num_items_in_batch, so Trainer would not divide by the accumulation.
+            base.accepts_loss_kwargs = False
+        self.batches = batches
+        self.checkpoints = checkpoints
+        self.history = history
+        self.clock = clock
+        self.listener = listener
+        self.stop = StopRequest()
+        self.broken: tuple[str, ...] = ()
+        """Names of checkpoints that were found broken when this run was resumed."""
+        self._watch = Watch(batches)
+        self._weight = 1.0
+        self._finished = False
+        self._epoch_over = False
+        super().__init__(
+            dev_lengths=inputs.dev_lengths,
+            model=model,
+            args=arguments,
+            data_collator=inputs.collator,
+            train_dataset=inputs.train,
+            eval_dataset=inputs.dev,
+            processing_class=tokenizer,
+            compute_loss_func=inputs.loss,
+            compute_metrics=inputs.compute_metrics,
+            preprocess_logits_for_metrics=inputs.preprocess_logits,
+            callbacks=callbacks,
+        )
+
+    # ---- training batches ----
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches in our order; the sampler knows its own rank, so accelerate must not shard it again."""
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset,
+            batch_sampler=self.batches,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
+        )
+        prepared: DataLoader[Any] = prepare_data_loader(
+            loader, device=self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+        return prepared
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        """The passes of one update; rows that only fill up the last pass are not counted."""
+        samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        first = self._pass_index(0)
+        if items is not None and any(self.batches.has_repeats(first + i) for i in range(len(samples))):
+            counted = [_unlabelled(s) if not self.batches.weight(first + i) else s for i, s in enumerate(samples)]
+            items = self._get_num_items_in_batch(counted, device)
+        return samples, items
+
+    def _pass_index(self, within: int) -> int:
+        """Number of a forward pass in its epoch."""
+        step: int = self.state.global_step
+        return (step % self.batches.updates) * self.batches.accumulation + within
+
+    # ---- loss ----
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of one pass, weighted by its share of the update."""
+        index = self._pass_index(len(self._watch.losses))
+        self._weight = self.batches.weight(index)
+        try:
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._weight = 1.0
+        self._watch.losses.append(loss)
+        return loss
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss; a mean over rows is weighted, a sum divided by num_items_in_batch only silenced for repeats."""
+        result = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss, outputs = result
+        counted = self.compute_loss_func is not None or self.model_accepts_loss_kwargs
+        weight = float(self._weight > 0) if counted else self._weight
+        if weight != 1.0:
+            loss = loss * weight
+        return (loss, outputs) if return_outputs else loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Called once an update, before the weights move: the moment to look for nan and inf, and for a stop."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        scaled = self.accelerator.scaler is not None  # fp16 meets inf as a matter of course and skips the step
+        self._watch.check(None if scaled else norm, self.state, self.stop, self.checkpoints.directory)
+        return norm
+
+    # ---- evaluation ----
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, with its time kept apart from training's."""
+        before = self.clock.seconds
+        metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.clock.aside += self.clock.seconds - before
+        return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        name = self.args.metric_for_best_model
+        if f"eval_{name.removeprefix('eval_')}" not in metrics:
+            known = sorted(key.removeprefix("eval_") for key in metrics)
+            raise HftuneError(
+                f"the best checkpoint is chosen by {name!r}, which is not among the dev scores",
+                hint=f"use one of: {', '.join(known)}",
+            )
+        return bool(super()._determine_best_metric(metrics, trial))
+
+    # ---- the course of a run ----
+
+    def _run_epoch(self, **kwargs: Any) -> None:
+        if self._finished:
+            self.control.should_training_stop = True
+            return
+        self._epoch_over = False
+        super()._run_epoch(**kwargs)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """After each update, and once more after each epoch: the only places where a run stops on request."""
+        step, saved = self.state.global_step, self.control.should_save
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        number = self._watch.stop_number(self.stop)
+        ends = float(self.state.epoch).is_integer() or self.control.should_training_stop
+        if not number or (ends and not self._epoch_over):
+            # Trainer comes by again right after the epoch's end, where an evaluation may still be due.
+            self._epoch_over = ends
+            return
+        if not saved:
+            self._save_checkpoint(self.model, None)
+        raise Interrupted(
+            f"stopped on request after update {step:,} of {self.state.max_steps:,}; everything is saved",
+            hint="go on with --resume",
+            signal_number=number,
+        )
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        """Trainer remembers the best checkpoint by a path that may have moved; the step is enough."""
+        where = super()._init_training_state(*args, **kwargs)
+        if self.state.best_global_step:
+            self.state.best_model_checkpoint = str(self.checkpoints.at(self.state.best_global_step))
+        return where
+
+    def restore_progress(self, checkpoint: Path | None) -> None:
+        """Take up what ``progress.json`` holds. Called when Trainer has just reset it, at the start of training."""
+        if checkpoint is None:
+            self.clock.start(0.0, 0.0)
+            return
+        progress = read_json(checkpoint / PROGRESS)
+        self.clock.start(progress["seconds"], progress["aside"])
+        self._finished = progress["finished"]
+        self._tr_loss.fill_(progress["loss"][self.args.process_index])
+        self._globalstep_last_logged = progress["logged"]
+
+    # ---- checkpoints ----
+
+    @property
+    def _sharded(self) -> bool:
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.checkpoints.staging)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Let Trainer write into the staging folder, then seal it and put it in its place."""
+        before, step, best = self.clock.seconds, self.state.global_step, self.state.best_global_step
+        main = self.args.should_save
+        losses = self.accelerator.gather(self._tr_loss.reshape(1)).tolist()
+        try:
+            if main:
+                self.checkpoints.begin()
+            self.accelerator.wait_for_everyone()
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if main:
+                self._write_progress(losses)
+                self.history.sync()
+                self.checkpoints.commit(step, best)
+                self.checkpoints.rotate(best, self.broken)
+        except HftuneError:
+            self.checkpoints.clear()
+            raise
+        except Exception as error:
+            self.checkpoints.clear()
+            raise save_failed(error, step, self.checkpoints.directory) from error
+        self.accelerator.wait_for_everyone()
+        self.state.best_model_checkpoint = str(self.checkpoints.at(best)) if best else None
+        self.clock.aside += self.clock.seconds - before
+
+    def _write_progress(self, losses: list[float]) -> None:
+        progress = {
+            "loss": losses,
+            "logged": self._globalstep_last_logged,
+            "seconds": self.clock.seconds,
+            "aside": self.clock.aside,
+            "finished": self.control.should_training_stop,
+        }
+        write_json(self.checkpoints.staging / self.checkpoints.at(self.state.global_step).name / PROGRESS, progress)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """A checkpoint holds the weights that move; the artefact is written elsewhere, by the task."""
+        if not _internal_call or self._sharded:
+            super().save_model(output_dir, _internal_call)
+        elif self.args.should_save:
+            assert output_dir is not None, "checkpoints have a place"
+            weights.save(self.model, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self._sharded:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            weights.load(self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        if self._sharded:
+            super()._load_best_model()
+        else:
+            weights.load(self.model, Path(self.state.best_model_checkpoint))
+
+
+def _unlabelled(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {**batch, "labels": torch.full_like(batch["labels"], -100)}
