@@ -1,8 +1,8 @@
-"""A tokenizer of single characters, for training a GPT from scratch. Called by the span, causal LM and answer tasks.
+"""A tokenizer of single characters, for training a GPT from scratch. Called by the tasks that do so.
 
-It is an ordinary fast tokenizer of the tokenizers library: saved as tokenizer.json, it loads through AutoTokenizer with
-no code of ours. Characters are Unicode code points and nothing is normalised, so text made of seen characters comes
-back exactly.
+It is an ordinary fast tokenizer of the tokenizers library: saved as tokenizer.json, it loads through
+AutoTokenizer with no code of ours. Characters are Unicode code points and nothing is normalised, so text
+made of seen characters comes back exactly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ UNKNOWN = "<unk>"
 def build_char_tokenizer(texts: Iterable[str], *, block_size: int | None = None) -> PreTrainedTokenizerFast:
     """Make a tokenizer of all characters in ``texts``.
 
-    Ids 0, 1 and 2 are padding, the mask ⁇ and unknown; the characters follow in code point order, so the same text
-    gives the same ids on any machine. The mask is one character: a ⁇ in a text becomes the mask, which is how prompts
-    are written. "<pad>" and "<unk>" in a text are just their characters, never the tokens.
+    Ids 0, 1 and 2 are padding, the mask ⁇ and unknown; the characters follow in code point order, so the
+    same text gives the same ids on any machine. The mask is one character: a ⁇ in a text becomes the mask,
+    which is how prompts are written. "<pad>" and "<unk>" in a text are just their characters, never the
+    tokens.
 
     Args:
         texts: what to collect the characters from; read once.
@@ -53,8 +54,8 @@ def build_char_tokenizer(texts: Iterable[str], *, block_size: int | None = None)
     broken = sorted(char for char in characters if 0xD800 <= ord(char) <= 0xDFFF)
     if broken:
         raise HftuneError(
-            f"The text holds {len(broken)} half characters (lone surrogates), the first is U+{ord(broken[0]):04X}.",
-            hint="The file was read with the wrong encoding: save it as UTF-8, or read it with its own encoding.",
+            f"The text holds half characters (lone surrogates), such as U+{ord(broken[0]):04X}.",
+            hint="The file was read with the wrong encoding: save it as UTF-8, or read it with its own.",
         )
     if masks:
         logger.warning("The text holds the mask character %s %d times; the model will see masks there.", MASK, masks)
@@ -94,9 +95,7 @@ class UnknownCharacters:
         return f"{self.count} of {self.total} characters are unknown to the tokenizer: {shown}"
 
 
-def count_unknown(
-    tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, examples: int = 5
-) -> UnknownCharacters:
+def count_unknown(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, examples: int = 5) -> UnknownCharacters:
     """Count the characters that would become ``<unk>``, so that they are said and not lost in silence."""
     known = {token for token in tokenizer.get_vocab() if len(token) == 1}
     seen: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""minGPT: a GPT written to be read, and a full Hugging Face citizen. Used by the tasks, the lab and the benchmarks."""
+"""minGPT: a GPT written to be read, and a full Hugging Face citizen. Used by tasks, lab and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,21 +1,20 @@
 """What the attention variants share: where the tokens sit, heads in and out, the cache.
 
-``MinGPTModel`` builds one ``Layout`` a forward pass and hands it to every layer. A variant answers two questions
-only: ``attend``, the whole sequence from its first token on, and ``attend_cached``, new tokens after a cached past.
+``MinGPTModel`` builds one ``Layout`` a forward pass and hands it to every layer. A variant answers two
+questions only: ``attend``, the whole sequence from its first token on, and ``attend_cached``, new tokens
+after a cached past.
 
 Shapes: B batch, T new tokens, S tokens in all, H heads, D channels of a head, C = H·D.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from .configuration_mingpt import MinGPTConfig
@@ -25,9 +24,10 @@ from .configuration_mingpt import MinGPTConfig
 class Layout:
     """Where the tokens of one forward pass sit.
 
-    A sequence without a past is *packed*: the real tokens of each row are moved to the front, in order. Padding then
-    lies in the future of everything real, so plain causal attention is right with no mask at all, the fused kernel
-    applies, and variants that cut the sequence into blocks cut every row at the same tokens, however it was padded.
+    A sequence without a past is *packed*: the real tokens of each row are moved to the front, in order.
+    Padding then lies in the future of everything real, so plain causal attention is right with no mask at
+    all, the fused kernel applies, and variants that cut the sequence into blocks cut every row at the same
+    tokens, however it was padded.
     """
 
     position_ids: Tensor
@@ -54,8 +54,9 @@ class Layout:
         total = past + length
         if attention_mask is not None and attention_mask.shape != (tokens.shape[0], total):
             raise ValueError(
-                f"attention_mask has the shape {tuple(attention_mask.shape)}; expected {(tokens.shape[0], total)}, "
-                "one number for each token, cached ones included (1 real, 0 padding)."
+                f"attention_mask has the shape {tuple(attention_mask.shape)}, expected "
+                f"{(tokens.shape[0], total)}: one number for each token, cached ones included, "
+                "1 for real and 0 for padding."
             )
         if past:
             return cls._after_past(length, past, attention_mask, position_ids, cache, device)
@@ -110,6 +111,10 @@ class Layout:
         return self.ranks, self.visible
 
 
+class ResidualLinear(nn.Linear):
+    """A linear layer whose output joins the residual stream, and whose weights start smaller for that."""
+
+
 class CausalAttention(nn.Module, ABC):
     """Attention that never looks ahead: output t depends on inputs 0 … t, bit for bit."""
 
@@ -121,12 +126,12 @@ class CausalAttention(nn.Module, ABC):
         self.layer_index = layer_index
         self.heads = config.num_attention_heads
         self.dropout = config.attention_dropout
-        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+        self.out = ResidualLinear(config.hidden_size, config.hidden_size)
         self.residual_dropout = nn.Dropout(config.residual_dropout)
 
     @abstractmethod
     def project(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, H, T, ·] of ``x`` [B, T, C]; keys and values are what the cache keeps."""
+        """Queries, keys and values [B, H, T, ·] of ``x`` [B, T, C]; the cache keeps keys and values."""
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -162,11 +167,11 @@ class CausalAttention(nn.Module, ABC):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, C] → [B, H, T, D]."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def init_parameters(self, config: MinGPTConfig) -> None:
-        """GPT-2: what joins the residual stream starts smaller, as 2 × layers such terms add up."""
-        init.normal_(self.out.weight, std=config.initializer_range / math.sqrt(2 * config.num_hidden_layers))
+        """Start values of the parameters that the variant holds itself; layers inside it have their own."""
+        return
 
 
 class QueryKeyValueAttention(CausalAttention):

@@ -1,7 +1,8 @@
-"""BigBird, causal: each block of tokens sees a window of recent blocks, the first blocks, and a few random ones.
+"""BigBird, causal: each block of tokens sees recent blocks, the first blocks, and a few random ones.
 
-The number of blocks seen is fixed, so the cost is linear in the length. What a block sees is one row of a table that
-is drawn at construction and saved with the weights. See "Big Bird: Transformers for Longer Sequences".
+The number of blocks seen is fixed, so the cost is linear in the length. What a block sees is one row of a
+table that is drawn at construction and saved with the weights. See "Big Bird: Transformers for Longer
+Sequences".
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class BigBirdAttention(QueryKeyValueAttention):
         self.register_buffer("table", torch.tensor(block_table(config, layer_index)))  # [blocks, K]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Whole sequence: the seen blocks are laid side by side for each block, so only they are multiplied."""
+        """Whole sequence: the blocks that each block sees are laid side by side, and nothing else is."""
         batch, heads, length, _ = q.shape
         blocks = -(-length // self.block)
         table = self.table[:blocks]  # [N, K]
@@ -54,7 +55,7 @@ class BigBirdAttention(QueryKeyValueAttention):
             return x.reshape(batch * heads, blocks, self.block, -1)
 
         def gather(x: Tensor) -> Tensor:  # [B·H, N, b, D] → [B·H, N, K·b, D]
-            return x.index_select(1, seen).unflatten(1, table.shape).flatten(2, 3)
+            return x.index_select(1, seen).view(batch * heads, blocks, -1, x.shape[-1])
 
         y = F.scaled_dot_product_attention(
             cut(q), gather(cut(k)), gather(cut(v)), attn_mask=self._allowed(table), dropout_p=self.dropout_now

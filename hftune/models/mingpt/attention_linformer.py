@@ -1,9 +1,9 @@
 """Linformer, causal: own block exactly, all complete past blocks through a fixed number of learned summaries.
 
-Linformer multiplies keys and values [T, D] by learned E [R, T] and attends to R rows. Here a token of block i gets
-E restricted to the blocks before i, so the R summaries know complete past blocks only: they are running sums over
-blocks, divided by √i to stay at one scale. Cost is T · (block + R). See "Linformer: Self-Attention with Linear
-Complexity".
+Linformer multiplies keys and values [T, D] by learned E [R, T] and attends to R rows. Here a token of block i
+gets E restricted to the blocks before i, so the R summaries know complete past blocks only: they are running
+sums over blocks, divided by √i to stay at one scale. Cost is T · (block + R). See "Linformer: Self-Attention
+with Linear Complexity".
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class LinformerAttention(QueryKeyValueAttention):
 
     def init_parameters(self, config: MinGPTConfig) -> None:
         """A summary of one block starts at the scale of a single key."""
-        super().init_parameters(config)
         init.normal_(self.compress_keys, std=self.block**-0.5)
         init.normal_(self.compress_values, std=self.block**-0.5)
 
@@ -86,5 +85,6 @@ class LinformerAttention(QueryKeyValueAttention):
         far = far.masked_fill((own_block == 0)[:, None], float("-inf"))
         close = (q @ k.transpose(2, 3) * scale).masked_fill(~near, float("-inf"))  # [B, H, T, S]
         weights = F.dropout(torch.cat((far, close), -1).softmax(-1), self.dropout_now, self.training)
-        far, close = weights.split((self.rank, k.shape[2]), dim=-1)
-        return (far[..., None, :] @ summaries(v, self.compress_values)).squeeze(-2) + close @ v
+        far, close = weights[..., : self.rank], weights[..., self.rank :]
+        from_past = far[..., None, :] @ summaries(v, self.compress_values)  # [B, H, T, 1, D]
+        return from_past.squeeze(-2) + close @ v

@@ -1,9 +1,10 @@
 """Performer (FAVOR+): softmax attention approximated by positive random features, linear in the length.
 
-exp(q·k) is the mean over Gaussian w of φ_w(q)·φ_w(k) with φ_w(x) = exp(w·x − |x|²/2): all positive, so weights never
-change sign, and accurate where the kernel is small. Rows w drawn orthogonal to each other have less variance. With
-features in place of exp, sums over the past become a running state. See "Rethinking Attention with Performers".
-The draw is made once, saved with the weights and kept: a model and its copy give the same output.
+exp(q·k) is the mean over Gaussian w of φ_w(q)·φ_w(k) with φ_w(x) = exp(w·x − |x|²/2): all positive, so
+weights never change sign, and accurate where the kernel is small. Rows w drawn orthogonal to each other
+have less variance. With features in place of exp, sums over the past become a running state. See
+"Rethinking Attention with Performers". The draw is made once, saved with the weights and kept: a model and
+its copy agree.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .attention_base import Layout, QueryKeyValueAttention
 from .configuration_mingpt import MinGPTConfig
 
 CHUNK = 64  # tokens handled by one small T × T product between two updates of the running state
-FLOOR = 1e-6  # least value of a key's feature: where nothing matches, attention falls back to the mean of the past
+FLOOR = 1e-6  # least feature of a key: where nothing matches, attention falls back to the mean of the past
 
 
 def orthogonal_gaussian(features: int, size: int, generator: torch.Generator | None = None) -> Tensor:
@@ -27,7 +28,8 @@ def orthogonal_gaussian(features: int, size: int, generator: torch.Generator | N
     basis = basis * triangle.diagonal(dim1=1, dim2=2).sign()[:, None]
     rows = basis.transpose(1, 2).flatten(0, 1)[:features]
     lengths = torch.randn(features, size, generator=generator).norm(dim=1)
-    return rows * lengths[:, None]
+    scaled: Tensor = rows * lengths[:, None]
+    return scaled
 
 
 def log_features(x: Tensor, projection: Tensor) -> Tensor:
@@ -39,9 +41,9 @@ def log_features(x: Tensor, projection: Tensor) -> Tensor:
 def causal_favor(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     """Attention from log features [B, H, T, M] and values [B, H, T, D], in time proportional to T.
 
-    Each query's features are divided by their greatest, which cancels. A key's may not be divided by the greatest of
-    all keys, since that would let the future into the rounding: they are divided by the key's own peak, and the
-    running maximum of the peaks, which knows the past only, brings them to one scale.
+    Each query's features are divided by their greatest, which cancels. A key's may not be divided by the
+    greatest of all keys, since that would let the future into the rounding: they are divided by the key's
+    own peak, and the running maximum of the peaks, which knows the past only, brings them to one scale.
     """
     q = (q - q.amax(-1, keepdim=True).detach()).exp()  # [B, H, T, M]
     peak = k.amax(-1, keepdim=True).detach()  # [B, H, T, 1]
@@ -50,9 +52,9 @@ def causal_favor(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     v = F.pad(v.float(), (0, 1), value=1.0)  # [B, H, T, D+1]: the last column adds up the weights
     state = level = None
     outputs = []
-    for start in range(0, q.shape[2], chunk):
-        here = slice(start, start + chunk)
-        q_c, k_c, v_c, peak_c, top_c = (x[:, :, here] for x in (q, k, v, peak, top))
+    # One split each: the gradient of a slice is as long as the whole, which would make backward quadratic.
+    chunks = zip(*(torch.split(x, chunk, dim=2) for x in (q, k, v, peak, top)), strict=True)
+    for q_c, k_c, v_c, peak_c, top_c in chunks:
         size = q_c.shape[2]
         future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
         scale = (peak_c.transpose(2, 3) - top_c).masked_fill(future, float("-inf")).exp()  # [B, H, c, c]

@@ -1,7 +1,8 @@
-"""Rotary positions: vanilla attention whose queries and keys are turned by an angle proportional to their position.
+"""Rotary positions: vanilla attention whose queries and keys are turned by an angle that grows with position.
 
-Channel pair i of a head turns by position · base^(−2i/D). The product of a turned query and a turned key depends on
-their distance alone, so no position embedding is needed, and nothing is learned about absolute places.
+Channel pair i of a head turns by position · base^(−2i/D). The product of a turned query and a turned key
+depends on their distance alone, so no position embedding is needed, and nothing is learned about absolute
+places.
 """
 
 from __future__ import annotations

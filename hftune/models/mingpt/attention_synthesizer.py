@@ -1,7 +1,7 @@
 """Dense Synthesizer: a token decides from itself alone where to look, without comparing queries and keys.
 
-From token t an MLP makes one score for each position of the block; softmax over positions 0 … t weighs the values:
-B = W₂·relu(W₁·x + b₁) + b₂. See "Synthesizer: Rethinking Self-Attention in Transformer Models", section 3.1.
+From token t an MLP makes one score for each position of the block; softmax over positions 0 … t weighs the
+values: B = W₂·relu(W₁·x + b₁) + b₂. See "Synthesizer: Rethinking Self-Attention in Transformer Models".
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class SynthesizerAttention(CausalAttention):
 
     def init_parameters(self, config: MinGPTConfig) -> None:
         """Scores start near zero: every token begins by averaging its past."""
-        super().init_parameters(config)
         init.normal_(self.score_weight, std=config.initializer_range)
         init.zeros_(self.score_bias)
 
     def project(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores [B, H, T, S] in place of queries; keys are one channel, as the cache counts tokens by them."""
+        """Scores [B, H, T, S] for queries; keys are one channel, since the cache counts tokens by them."""
         total = layout.past + x.shape[1]
         hidden = self.split_heads(F.relu(self.hidden(x)))  # [B, H, T, D]
         scores = hidden @ self.score_weight[..., :total] + self.score_bias[:total]  # [B, H, T, S]

@@ -1,4 +1,4 @@
-"""Softmax attention over all earlier tokens, as in GPT-2. Positions are learned and added to the embedding."""
+"""Softmax attention over all earlier tokens, as in GPT-2. Positions are learned, added to the embedding."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 
-class MinGPTConfig(PreTrainedConfig):
+class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     """Sizes, dropout and attention of a minGPT.
 
-    The defaults are the small character model of the project: 4 layers, 8 heads, 256 wide, 128 tokens of context,
-    3.3 million weights at 256 characters. Dropout is off unless asked for: fused attention on a CPU needs
-    ``attention_dropout`` to be 0, and drawing masks costs more there than the arithmetic they guard.
+    The defaults are the small character model of the project: 4 layers, 8 heads, 256 wide, 128 tokens of
+    context, 3.3 million weights at 256 characters. Dropout is off unless asked for: fused attention on a CPU
+    needs ``attention_dropout`` to be 0, and drawing masks there costs as much as the work they guard.
 
     Args:
         vocab_size: number of tokens.
@@ -73,10 +73,8 @@ class MinGPTConfig(PreTrainedConfig):
     linformer_rank: int = 16
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Fill in what follows from the rest, and refuse shapes that can't be built."""
+        """Refuse shapes that can't be built."""
         super().__post_init__(**kwargs)
-        if self.intermediate_size is None:
-            self.intermediate_size = 4 * self.hidden_size
         sizes = {
             "vocab_size": self.vocab_size,
             "block_size": self.block_size,
@@ -124,8 +122,9 @@ class MinGPTConfig(PreTrainedConfig):
             1 <= self.linformer_block < self.block_size and self.linformer_rank >= 1
         ):
             raise ValueError(
-                f"linformer compresses complete past blocks: linformer_block {self.linformer_block} must be at least "
-                f"1 and below block_size {self.block_size}, and linformer_rank {self.linformer_rank} at least 1."
+                f"linformer compresses complete past blocks: linformer_block {self.linformer_block} must be "
+                f"at least 1 and below block_size {self.block_size}, and linformer_rank "
+                f"{self.linformer_rank} at least 1."
             )
 
     @property

@@ -1,7 +1,7 @@
-"""What attention costs as sequences grow: time and memory of every variant. Called by the lab and benchmarks/.
+"""What attention costs as sequences grow: time and memory of each variant. Called by the lab and benchmarks/.
 
-Only the attention layer runs, forward and backward, in a narrow shape: projections and MLP are linear in the length for
-every variant and would hide what differs.
+Only the attention layer runs, forward and backward, in a narrow shape: projections and MLP are linear in the
+length for every variant and would hide what differs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def _layer_and_input(
     variant: str, length: int, hidden_size: int, heads: int, seed: int
 ) -> tuple[CausalAttention, Tensor, Layout]:
     config = MinGPTConfig(
-        attention=variant, block_size=length, hidden_size=hidden_size, num_attention_heads=heads, num_hidden_layers=1
+        attention=variant,
+        block_size=length,
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        num_hidden_layers=1,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,8 +1,8 @@
 """A GPT from embedding to logits, as a Hugging Face model: Auto classes, generate, pipeline, Trainer.
 
 Read it top to bottom: ``MLP`` and ``Block``, then ``MinGPTModel`` (tokens to hidden states), then
-``MinGPTForCausalLM`` (hidden states to logits and loss). Attention is in ``attention_*.py``. These files are copied into
-Hub repos with the weights, so they import torch, transformers and each other only.
+``MinGPTForCausalLM`` (hidden states to logits and loss). Attention is in ``attention_*.py``. These files are
+copied into Hub repos with the weights, so they import torch, transformers and each other only.
 
 Shapes: B batch, T new tokens, S tokens in all (cached ones and new ones), C width, V vocabulary.
 """
@@ -10,6 +10,7 @@ Shapes: B batch, T new tokens, S tokens in all (cached ones and new ones), C wid
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from .attention import attention_class
-from .attention_base import CausalAttention, Layout
+from .attention_base import CausalAttention, Layout, ResidualLinear
 from .configuration_mingpt import MinGPTConfig
 
 
@@ -30,17 +31,19 @@ class MLP(nn.Module):
 
     def __init__(self, config: MinGPTConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        inner = config.intermediate_size or 4 * config.hidden_size
+        self.up = nn.Linear(config.hidden_size, inner)
         self.act = nn.GELU(approximate="tanh")
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.down = ResidualLinear(inner, config.hidden_size)
         self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, C] → [B, T, C]."""
-        return self.dropout(self.down(self.act(self.up(x))))  # C → 4C → C
+        y: Tensor = self.dropout(self.down(self.act(self.up(x))))  # C → 4C → C
+        return y
 
 
-class Block(GradientCheckpointingLayer):
+class Block(GradientCheckpointingLayer):  # type: ignore[misc]
     """Attention moves information between tokens, the MLP works on each; both add to the residual stream."""
 
     def __init__(self, config: MinGPTConfig, layer_index: int) -> None:
@@ -57,7 +60,7 @@ class Block(GradientCheckpointingLayer):
         return x + self.mlp(self.mlp_norm(x)), weights
 
 
-class MinGPTPreTrainedModel(PreTrainedModel):
+class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     """What transformers must know to build, save and load a minGPT."""
 
     config_class = MinGPTConfig
@@ -68,13 +71,22 @@ class MinGPTPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's initialisation: N(0, 0.02), biases zero, residual projections smaller by √(2 · layers)."""
+        """GPT-2's initialisation: N(0, 0.02), biases zero, smaller where 2 · layers outputs add up."""
         super()._init_weights(module)
+        if isinstance(module, ResidualLinear):
+            std = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
+            init.normal_(module.weight, std=std)
         if isinstance(module, CausalAttention):
             module.init_parameters(self.config)
-        if isinstance(module, MLP):
-            std = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
-            init.normal_(module.down.weight, std=std)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
+        """Save; where the code goes along (see ``register``), name both classes, not only the one saved."""
+        if self._auto_class is not None:
+            self.config.auto_map = {
+                "AutoModel": "modeling_mingpt.MinGPTModel",
+                "AutoModelForCausalLM": "modeling_mingpt.MinGPTForCausalLM",
+            }
+        super().save_pretrained(save_directory, **kwargs)
 
 
 class MinGPTModel(MinGPTPreTrainedModel):
@@ -119,11 +131,11 @@ class MinGPTModel(MinGPTPreTrainedModel):
 
         Args:
             input_ids: token ids [B, T]; or give ``inputs_embeds`` [B, T, C].
-            attention_mask: 1 for real tokens and 0 for padding [B, S], on either side. Right padding needs none.
+            attention_mask: 1 for real tokens, 0 for padding [B, S], on either side. Right padding needs none.
             position_ids: positions [B, T]; counted over real tokens where not given.
             past_key_values: keys and values of earlier tokens, extended in place.
             inputs_embeds: embeddings in place of ids.
-            use_cache: keep keys and values; the config's choice where not given, but never by default in training.
+            use_cache: keep keys and values; where not given, the config's choice, but not in training.
             output_attentions: also return the weights [B, H, T, S] of every layer.
             output_hidden_states: also return the input of every block and the final output.
             return_dict: False for a plain tuple.
@@ -164,13 +176,13 @@ class MinGPTModel(MinGPTPreTrainedModel):
         past = 0 if cache is None else int(cache.get_seq_length())
         if past + new > self.config.block_size:
             raise ValueError(
-                f"The sequence has {past + new} tokens ({past} cached, {new} new), but this model was built for "
-                f"block_size {self.config.block_size}. Shorten the input, generate fewer tokens (max_new_tokens), or "
-                "build and train a model with a larger block_size."
+                f"The sequence has {past + new} tokens ({past} cached, {new} new), but this model was built "
+                f"with block_size {self.config.block_size}. Shorten the input, generate fewer tokens "
+                "(max_new_tokens), or build and train a model with a larger block_size."
             )
 
 
-class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):
+class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """Hidden states to next-token logits and, where labels are given, the loss."""
 
     _tied_weights_keys = {"lm_head.weight": "model.token_embedding.weight"}  # noqa: RUF012
@@ -255,14 +267,12 @@ class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):
             )
         if generation_config.max_new_tokens is not None and prompt + generation_config.max_new_tokens > block:
             raise ValueError(
-                f"A prompt of {prompt} tokens and max_new_tokens={generation_config.max_new_tokens} exceed block_size "
-                f"{block}: ask for at most {block - prompt} new tokens, or shorten the prompt."
+                f"A prompt of {prompt} tokens and max_new_tokens={generation_config.max_new_tokens} exceed "
+                f"block_size {block}: ask for at most {block - prompt} new tokens, or shorten the prompt."
             )
         if generation_config.max_new_tokens is None and (generation_config.max_length or 0) > block:
-            raise ValueError(
-                f"max_length={generation_config.max_length} exceeds block_size {block}: ask for at most {block}."
-            )
-        # Our own default max_length is no request of the user's: without this, max_new_tokens would draw a warning.
+            raise ValueError(f"max_length={generation_config.max_length} exceeds block_size: ask for at most {block}.")
+        # Our own default max_length is no request of the user's: max_new_tokens beside it is no conflict.
         ours = generation_config.max_length == self.generation_config.max_length
         by_default = has_default_max_length or (ours and generation_config.max_new_tokens is not None)
         return super()._prepare_generated_length(generation_config, by_default, **lengths)
