@@ -149,9 +149,7 @@ def test_safe_names_can_not_leave_their_folder(text: str) -> None:
 def test_groups_give_mean_and_sample_std(tmp_path: Path) -> None:
     for seed, score in ((10, 0.7), (2, 0.5), (1, 0.6)):
         splits = {"dev": {"accuracy": score, "per_class": {"a": {}}}}
-        finished(
-            seed_path(tmp_path, seed), seed=seed, splits=splits, collapsed="one class" if seed == 2 else None
-        )
+        finished(seed_path(tmp_path, seed), seed=seed, splits=splits, collapsed="one class" if seed == 2 else None)
     assert [run.name for run in seed_runs(tmp_path)] == [f"{tmp_path.name}/seed-{n}" for n in (1, 2, 10)]
     summary = write_group(tmp_path)
     assert summary == read_json(tmp_path / "group.json")
@@ -196,9 +194,7 @@ with exclusive(Path(sys.argv[1])):
 
 def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "a")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
             with pytest.raises(HftuneError, match=f"being used by process {holder.pid}"), run.locked():

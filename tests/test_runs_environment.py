@@ -70,9 +70,7 @@ def test_a_revision_is_kept_and_words_are_quoted(monkeypatch: pytest.MonkeyPatch
         "--x=/home/alice/y z",
     ]
     command = command_line(given)
-    echoed = subprocess.run(
-        ["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True
-    )
+    echoed = subprocess.run(["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True)
     assert echoed.stdout.split("\0")[:-1] == ["hftune", *given[1:]]
     assert "alice" not in command
     assert command_line(["/site/hftune/__main__.py", "doctor"]) == "python -m hftune doctor"

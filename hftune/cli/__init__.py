@@ -46,6 +46,8 @@ COMMANDS: dict[str, Entry] = {
         "hftune.cli.evaluate:evaluate", "Score a run, a folder or a Hub model on one split of any labelled data", USE
     ),
     "baseline": Entry("hftune.cli.baseline:baseline", "Score the majority label and TF-IDF + logistic regression", USE),
+    "report": Entry("hftune.cli.report:report", "Make one self-contained HTML page about each run", USE),
+    "push": Entry("hftune.cli.push:push", "Publish a run on the Hub, then load it from there and check it", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
     "doctor": Entry(
         "hftune.cli.doctor:doctor", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE

@@ -13,4 +13,5 @@ def wilson(share: float, rows: int) -> tuple[float, float]:
     spread = Z95**2 / rows
     centre = (share + spread / 2) / (1 + spread)
     half = Z95 / (1 + spread) * sqrt(share * (1 - share) / rows + spread / (4 * rows))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At 0 and 1 the exact ends are 0 and 1; rounding must not put the share outside of its own interval.
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))

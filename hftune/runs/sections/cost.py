@@ -36,4 +36,4 @@ def cost(facts: RunFacts) -> Section | None:
         pairs.append(("Saved model", size(facts.model_bytes)))
     if not pairs:
         return None
-    return Section(id="cost", title="Parameters and cost", template="pairs.html.j2", values={"pairs": pairs})
+    return Section(id="cost", title="Cost", template="pairs.html.j2", values={"pairs": pairs})

@@ -19,8 +19,8 @@ def curves(facts: RunFacts) -> Section | None:
     if not pictures:
         return None
     return Section(
-        id="course",
-        title="Course of training",
+        id="training",
+        title="Training",
         template="curves.html.j2",
         lead=_lead(facts),
         pictures=pictures,
