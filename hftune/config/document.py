@@ -65,7 +65,13 @@ class _Dumper(yaml.SafeDumper):
         """Write every value out: a reader should not have to follow anchors."""
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Text; with escapes where it holds line ends, which PyYAML's other styles do not all bring back."""
+        style = '"' if data and data.splitlines() != [data] else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 _Loader.add_implicit_resolver(_NULL, re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))

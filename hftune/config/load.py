@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from hftune.config import document
-from hftune.config.catalogue import find_recipe
 from hftune.config.check import Source, check, got
 from hftune.config.kinds import section_kinds
 from hftune.config.overrides import merge, parse_sets, plain
 from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
+from hftune.config.shipped import find_recipe
 
 
 def load_recipe(

@@ -1,0 +1,286 @@
+"""The command line as a whole: the table of commands, exit codes, what reaches the terminal, and hftune recipes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hftune import __version__, cli
+from hftune.cli import options, terminal
+from hftune.config.kinds import all_settings, section_class, section_kinds
+from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError, Interrupted, RunFailed
+
+HEAVY = ["torch", "transformers", "datasets", "pydantic", "yaml", "numpy", "sklearn", "matplotlib", "scipy"]
+
+
+def hftune(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    result = CliRunner().invoke(cli.app, list(arguments), prog_name="hftune")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def table_with(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
+    """A table of commands that holds one more: ``boom``."""
+    monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "boom": cli.Entry(f"{__name__}:boom", "Boom", "Test")})
+    monkeypatch.setitem(globals(), "boom", function)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--nonsense"]])
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom hftune.cli import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_of_a_command_imports_no_framework(name: str) -> None:
+    program = (
+        "import sys\nfrom hftune.cli import main\n"
+        f"try: main([{name!r}, '--help'])\nexcept SystemExit as end: print(end.code)\n"
+        "print([name for name in ('torch', 'transformers', 'datasets', 'sklearn') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-2:] == ["0", "[]"]
+    assert "--install-completion" not in result.stdout
+
+
+def test_the_table_is_the_help() -> None:
+    code, out, _ = hftune("--help")
+    assert code == 0
+    assert len(cli.COMMANDS) >= 6
+    for name, entry in cli.COMMANDS.items():
+        command = cli.load_command(name)
+        assert (command.help or "").startswith(entry.help), f"{name}: the table says {entry.help!r}"
+        assert f"  {name} " in out
+        assert f"{entry.panel}:\n" in out
+
+
+def test_help_of_a_flag_is_the_sentence_under_its_setting() -> None:
+    settings = all_settings()
+    flags = {
+        parameter.name: parameter
+        for parameter in cli.load_command("classify").params
+        if parameter.name in options.FLAGS
+    }
+    assert set(flags) == set(options.FLAGS)
+    for flag, path in options.FLAGS.items():
+        section, _, key = path.partition(".")
+        if key == "kind":
+            sentences = [Recipe.model_fields[section].description]
+        else:
+            assert path in settings
+            owners = [section_class(section, kind) for kind in section_kinds(section) or [None]]
+            sentences = [owner.model_fields[key].description for owner in owners if key in owner.model_fields]
+        assert flags[flag].help in sentences, f"--{flag} says something else than {path}"
+
+
+def test_flags_become_settings() -> None:
+    recipe = options.resolve(
+        None, ["train.seed=5"], task="classify", model="roberta-base", lr=1e-5, seed=4, labels=None, allow_pickle=False
+    )
+    assert (recipe.model.name, recipe.train.learning_rate, recipe.train.seed) == ("roberta-base", 1e-5, 5)
+    assert recipe.data.labels is None
+    with pytest.raises(KeyError):
+        options.overrides_from(nonsense=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [(None, ()), ("1,2,3", (1, 2, 3)), ("1-3, 7", (1, 2, 3, 7)), ("0", (0,)), ("4-4", (4,))]
+)
+def test_seed_lists(text: str | None, seeds: tuple[int, ...]) -> None:
+    assert options.seed_list(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "one", "3-1", "1-1000000000", "1,1", "-1", "1.5", "1-2,2"])
+def test_bad_seed_lists(text: str) -> None:
+    with pytest.raises(HftuneError, match="--seeds expects"):
+        options.seed_list(text)
+
+
+def test_usage_errors_exit_2_and_suggest() -> None:
+    code, out, err = hftune("clasify")
+    assert (code, out) == (2, "")
+    assert "Did you mean 'classify'?" in err
+    assert hftune("classify", "--epochs", "many")[0] == 2
+    code, _, err = hftune("classify", "--epoch", "2")
+    assert code == 2
+    assert "--epochs" in err
+    assert "Did you mean 'show'?" in hftune("recipes", "shwo")[2]
+
+
+def test_version() -> None:
+    assert hftune("--version") == (0, f"hftune {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (HftuneError("expected a, got b", hint="write a"), 2, ["Error: expected a, got b", "→ write a"]),
+        (RunFailed("the loss is not finite", hint="lower it"), 1, ["the loss is not finite", "→ lower it"]),
+        (Interrupted("stopped", hint="go on", signal_number=signal.SIGTERM), 143, ["stopped", "→ go on"]),
+        (KeyError("lost"), 1, ["unexpected KeyError: 'lost'", "--debug"]),
+        (KeyboardInterrupt(), 130, ["Stopped."]),
+    ],
+)
+def test_errors_become_messages_and_exit_codes(
+    error: BaseException, code: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    table_with(monkeypatch, fail)
+    found, out, err = hftune("boom")
+    assert (found, out) == (code, "")
+    for word in words:
+        assert word in err
+    assert "Traceback" not in err
+    for order in (["boom", "--debug"], ["--debug", "boom"]):
+        found, _, err = hftune(*order)
+        assert found == code
+        assert "Traceback" in err and "in fail" in err
+        assert words[0] in err
+
+
+def test_debug_after_two_dashes_belongs_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def echo(words: list[str]) -> None:
+        terminal.say(" ".join(words))
+
+    table_with(monkeypatch, echo)
+    assert hftune("boom", "--", "a", "--debug") == (0, "a --debug\n", "")
+
+
+def test_terminal_escapes_are_shown_and_not_obeyed() -> None:
+    bad = "a\x1b[31mred\x07\r\x9b2J\u202eback[bold]x[/bold]\\"
+    shown = r"a\x1b[31mred\x07\r\x9b2J\u202eback[bold]x[/bold]" + "\\"
+    assert terminal.visible(bad) == shown
+    assert terminal.visible("tab\tand\nnewline, é 漢 😀 ✓") == "tab\tand\nnewline, é 漢 😀 ✓"
+    assert terminal.visible("\ud800") == r"\ud800"
+
+
+def test_untrusted_text_in_errors_logs_and_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import logging
+
+    bad = "x\x1b]0;title\x07\x9b\u202e[red]"
+
+    def fail() -> None:
+        logging.getLogger("hftune.test").warning("label %s", bad)
+        terminal.show_json({"label": bad})
+        raise HftuneError(f"label {bad}", hint=bad)
+
+    table_with(monkeypatch, fail)
+    _, out, err = hftune("boom")
+    assert json.loads(out) == {"label": bad}
+    for text in (out, err):
+        assert not set(text) & {"\x1b", "\x07", "\x9b", "\u202e"}
+    assert r"WARNING: label x\x1b]0;title\x07\x9b\u202e[red]" in err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    program = (
+        "import hftune.cli as cli, sys, time\nfrom hftune.cli import terminal\n"
+        "def flood():\n    for number in range(10**6): terminal.say(f'line {number}')\n"
+        "cli.COMMANDS['flood'] = cli.Entry('__main__:flood', 'Flood', 'Test')\n"
+        "cli.main(['flood'])"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stderr is not None
+    assert child.stdout.readline() == "line 0\n"
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    assert child.wait(timeout=60) == 141
+
+
+def test_ctrl_c_is_one_line_and_130() -> None:
+    program = (
+        "import hftune.cli as cli, time\n"
+        "def sleep():\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "cli.COMMANDS['sleep'] = cli.Entry('__main__:sleep', 'Sleep', 'Test')\n"
+        "cli.main(['sleep'])"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stderr is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    assert child.stderr.read() == "Stopped.\n"
+    assert child.wait(timeout=60) == 130
+
+
+def test_recipes_ls_and_show() -> None:
+    rows = json.loads(hftune("recipes", "ls", "--json")[1])
+    assert {"name", "path", "command", "expected", "cost"} == set(rows[0])
+    names = [row["name"] for row in rows]
+    assert {"classify/reviews", "classify/tinybert"} <= set(names)
+    listed = hftune("recipes", "ls")[1]
+    assert all(name in listed for name in names)
+    text = Path(next(row["path"] for row in rows if row["name"] == "classify/tinybert")).read_text(encoding="utf-8")
+    assert hftune("recipes", "show", "tinybert")[1] == text
+    assert "  weight_decay: 0.01\n" in hftune("recipes", "show", "tinybert", "--resolved")[1]
+    assert json.loads(hftune("recipes", "show", "tinybert", "--json")[1])["train"]["learning_rate"] == 1e-4
+    code, _, err = hftune("recipes", "show", "tinybret")
+    assert code == 2
+    assert "Did you mean classify/tinybert?" in err
+
+
+def test_recipes_cp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = hftune("recipes", "cp", "classify/reviews")
+    assert code == 0
+    assert "hftune classify --recipe reviews.yaml" in out
+    copied = (tmp_path / "reviews.yaml").read_text()
+    assert "scratch:bert-tiny" in copied
+    (tmp_path / "reviews.yaml").write_text("mine")
+    code, _, err = hftune("recipes", "cp", "classify/reviews")
+    assert code == 2
+    assert "reviews.yaml is already there" in err
+    assert (tmp_path / "reviews.yaml").read_text() == "mine"
+    assert hftune("recipes", "cp", "classify/reviews", "--force")[0] == 0
+    assert (tmp_path / "reviews.yaml").read_text() == copied
+    assert hftune("recipes", "cp", "reviews", "deep/down.yaml")[0] == 0
+    assert (tmp_path / "deep" / "down.yaml").read_text() == copied
+
+
+def test_recipes_validate(tmp_path: Path) -> None:
+    code, out, _ = hftune("recipes", "validate")
+    assert code == 0
+    assert out.count("ok ") >= 4
+    assert hftune("recipes", "validate", "all")[1] == out
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("train: {epoch: 1, seed: -1}\n")
+    good = tmp_path / "good.yaml"
+    good.write_text("train: {epochs: 1}\n")
+    code, out, _ = hftune("recipes", "validate", str(tmp_path))
+    assert code == 2
+    assert f"ok      {good}" in out and f"wrong   {bad}" in out
+    assert "Did you mean train.epochs?" in out and "got -1" in out
+    code, out, _ = hftune("recipes", "validate", str(bad), str(good), "--json")
+    first, second = json.loads(out)
+    assert code == 2
+    assert (first["ok"], second["ok"]) == (False, True)
+    assert [problem["path"] for problem in first["problems"]] == ["train.seed", "train.epoch"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert hftune("recipes", "validate", str(empty))[0] == 2
+
+
+def test_recipes_schema() -> None:
+    whole = json.loads(hftune("recipes", "schema")[1])
+    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
+    part = json.loads(hftune("recipes", "schema", "--section", "hub")[1])
+    assert part["$defs"]["HubSection"]["properties"]["private"]["description"] == "Create the repository as private."
+    assert hftune("recipes", "schema", "--section", "hubb")[0] == 2

@@ -1,0 +1,253 @@
+"""Recipes from files, flags and --set: what wins, what a change of kind leaves out, and every error at once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+import hftune
+from hftune.config import Recipe, RecipeError, kinds, load, load_recipe, recipe_yaml, schema, setting_rows
+from hftune.config.method import FullMethod
+from hftune.config.section import Section
+from hftune.errors import HftuneError
+
+
+class LoraMethod(Section):
+    """A second method, so that there is a union to choose from."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=8, ge=1)
+    """Width of the update."""
+    pretrained_learning_rate: ClassVar[float] = 3e-4
+    scratch_learning_rate: ClassVar[float] = 1e-3
+
+
+class PrefixMethod(Section):
+    """A third one."""
+
+    kind: Literal["prefix"] = "prefix"
+    length: int = 20
+    """Virtual tokens."""
+    pretrained_learning_rate: ClassVar[float] = 1e-2
+    scratch_learning_rate: ClassVar[float] = 1e-2
+
+
+class ThreeMethods(Recipe):
+    """A recipe whose method is a discriminated union."""
+
+    method: Annotated[FullMethod | LoraMethod | PrefixMethod, Field(discriminator="kind")] = Field(
+        default_factory=FullMethod
+    )
+    """Which weights move."""
+
+
+@pytest.fixture
+def three_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "Recipe", ThreeMethods)
+    monkeypatch.setattr(load, "Recipe", ThreeMethods)
+
+
+def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems(*args: object, **kwargs: object) -> dict[str, str]:
+    """Path → message, source and hint of everything that is wrong."""
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(*args, **kwargs)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+    return {problem.path: str(problem) for problem in caught.value.problems}
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    path = write(tmp_path, "train: {seed: 2, batch_size: 2, epochs: 2}\n")
+    recipe = load_recipe(path, {"train.seed": 3, "train.batch_size": 3, "train.log_steps": None}, ["train.seed=4"])
+    assert (recipe.train.seed, recipe.train.batch_size, recipe.train.epochs) == (4, 3, 2.0)
+    assert recipe.train.log_steps == Recipe().train.log_steps
+
+
+def test_defaults_are_the_schema_and_no_more() -> None:
+    assert load_recipe() == Recipe()
+    assert hftune.load_recipe is load_recipe
+
+
+def test_what_depends_on_other_sections_is_filled_in() -> None:
+    assert load_recipe(overrides={"model.name": "bert-base-cased"}).train.learning_rate == 5e-5
+    assert load_recipe(sets=["model.name=scratch:bert-tiny"]).train.learning_rate == 5e-4
+    assert load_recipe(sets=["train.learning_rate=1e-5"]).train.learning_rate == 1e-5
+
+
+def test_values_of_set_are_yaml() -> None:
+    recipe = load_recipe(
+        sets=[
+            "train.extra.adam_beta2=1e-3",
+            "train.extra.note=a=b",
+            "task.class_weights={yes: 2, no: 1, 5: 3}",
+            "task.metrics=[f1]",
+            "data.labels=null",
+            "train={workers: 1}",
+            "train.compile=true",
+        ]
+    )
+    assert recipe.train.extra == {"adam_beta2": 0.001, "note": "a=b"}
+    assert recipe.task.class_weights == {"yes": 2.0, "no": 1.0, "5": 3.0}
+    assert (recipe.task.metrics, recipe.train.workers, recipe.train.compile) == (("f1",), 1, True)
+
+
+def test_set_reaches_into_a_mapping_or_replaces_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "train: {extra: {adam_beta1: 0.8, adam_beta2: 0.9}}\n")
+    assert load_recipe(path, sets=["train.extra.adam_beta2=0.99"]).train.extra == {
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.99,
+    }
+    assert load_recipe(path, sets=["train.extra={full_determinism: true}"]).train.extra == {"full_determinism": True}
+
+
+def test_every_error_at_once(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+tsk: {}
+learning_rate: 3
+task: {kind: clasify}
+data:
+  nmae: x
+  max_length: 0
+  batch_size: 4
+method: full
+train:
+  epochs: many
+  batch_size: true
+  schedule: linaer
+  num_train_epochs: 3
+  report_to: tensorboard
+model: {name: 5, dropout: 1.5}
+""",
+    )
+    found = problems(path, {"train.seed": -1}, ["nonsense", "hub.privat=true", "data.truncate=["])
+    expected = {
+        "": ["expected KEY=VALUE, got 'nonsense'", "--set"],
+        "tsk": ["unknown section", "mine.yaml:2", "Did you mean task?"],
+        "learning_rate": ["Did you mean train.learning_rate?"],
+        "task.kind": ["classify", "got 'clasify'", "mine.yaml:4", "Did you mean classify?"],
+        "data.nmae": ["unknown key", "mine.yaml:6", "Did you mean data.name?"],
+        "data.max_length": ["expected a whole number ≥ 2; got 0", "mine.yaml:7"],
+        "data.batch_size": ["Did you mean train.batch_size?"],
+        "method": ["expected settings below this key, got 'full'", "Did you mean method.kind: full?"],
+        "train.epochs": ["expected a number > 0.0, or null; got 'many'"],
+        "train.batch_size": ["expected a whole number ≥ 1; got true"],
+        "train.schedule": ["linear, cosine, constant", "got 'linaer'", "Did you mean linear?"],
+        "train.num_train_epochs": ["Did you mean train.epochs?"],
+        "train.report_to": ["expected a list", "Write [tensorboard]"],
+        "train.seed": ["got -1", "override"],
+        "model.name": ["expected text; got 5", "quotes"],
+        "model.dropout": ["≥ 0.0 and < 1.0, or null; got 1.5"],
+        "hub.privat": ["--set", "Did you mean hub.private?"],
+        "data.truncate": ["expected YAML", "--set"],
+    }
+    assert set(found) == set(expected)
+    for key, parts in expected.items():
+        for part in parts:
+            assert part in found[key], found[key]
+
+
+def test_every_setting_is_found_again_when_a_letter_is_missing() -> None:
+    for path in kinds.all_settings():
+        section, _, key = path.rpartition(".")
+        if len(key) < 5 or "." in section:
+            continue
+        typo = f"{section}.{key[:2]}{key[3:]}"
+        if typo in kinds.all_settings():
+            continue
+        (message,) = [text for where, text in problems(sets=[f"{typo}=1"]).items() if where == typo]
+        assert f"Did you mean {path}?" in message
+
+
+def test_a_setting_that_takes_two_types_is_reported_once() -> None:
+    found = problems(sets=["task.class_weights={good: many}"])
+    assert list(found) == ["task.class_weights"]
+    assert "auto, or a mapping of names to values (a number each), or null" in found["task.class_weights"]
+    assert "{'good': 'many'}" in found["task.class_weights"]
+
+
+def test_nan_and_infinity_are_no_numbers() -> None:
+    assert "got nan" in problems(sets=["train.learning_rate=.nan"])["train.learning_rate"]
+    assert "got inf" in problems(overrides={"train.weight_decay": float("inf")})["train.weight_decay"]
+
+
+def test_only_what_yaml_can_hold_is_taken_from_python(tmp_path: Path) -> None:
+    assert "got object" in problems(overrides={"data.name": object()})["data.name"]
+    assert load_recipe(overrides={"data.name": tmp_path}).data.name == str(tmp_path)
+
+
+@pytest.mark.usefixtures("three_methods")
+def test_a_change_of_kind_leaves_the_old_settings_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, "method: {kind: lora, rank: 4}\n")
+    assert load_recipe(path).method == LoraMethod(rank=4)
+    assert load_recipe(path, {"method.kind": "lora"}).method == LoraMethod(rank=4)
+    with caplog.at_level(logging.INFO, logger="hftune"):
+        changed = load_recipe(path, {"method.kind": "prefix"}, ["method.length=5"])
+    assert changed.method == PrefixMethod(length=5)
+    assert changed.train.learning_rate == 1e-2
+    assert "rank" in caplog.text, "what is left out is said"
+
+
+@pytest.mark.usefixtures("three_methods")
+def test_a_missing_kind_is_the_default_kind(tmp_path: Path) -> None:
+    assert load_recipe(write(tmp_path, "method: {}\n")).method == FullMethod()
+    assert load_recipe(write(tmp_path, "method:\n"), {"method.kind": "lora"}).method == LoraMethod()
+    assert "It belongs to kind lora." in problems(sets=["method.rank=3"])["method.rank"]
+
+
+@pytest.mark.usefixtures("three_methods")
+def test_a_union_round_trips_and_has_a_schema() -> None:
+    recipe = load_recipe(sets=["method.kind=lora", "method.rank=3"])
+    assert "rank: 3" in recipe_yaml(recipe)
+    assert list(kinds.section_kinds("method")) == ["full", "lora", "prefix"]
+    assert {row.kind for row in setting_rows("method")} == {"lora", "prefix"}
+
+
+def test_kinds_of_a_class_and_of_a_union() -> None:
+    assert kinds.kinds(LoraMethod) == {"lora": LoraMethod}
+    union = Annotated[LoraMethod | PrefixMethod, Field(discriminator="kind")]
+    assert kinds.kinds(union) == {"lora": LoraMethod, "prefix": PrefixMethod}
+    assert kinds.kinds(Recipe.model_fields["train"].annotation) == {}
+
+
+def test_a_command_takes_only_recipes_of_its_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class JointTask(Section):
+        kind: Literal["joint"] = "joint"
+
+    class TwoTasks(Recipe):
+        task: Annotated[type(Recipe().task) | JointTask, Field(discriminator="kind")] = Field(  # type: ignore[valid-type]
+            default_factory=type(Recipe().task)
+        )
+
+    monkeypatch.setattr(kinds, "Recipe", TwoTasks)
+    monkeypatch.setattr(load, "Recipe", TwoTasks)
+    assert load_recipe(task="joint").task == JointTask()
+    path = write(tmp_path, "task: {kind: joint}\n")
+    assert load_recipe(path, task="joint").task == JointTask()
+    found = problems(path, task="classify")["task.kind"]
+    assert "expected a recipe for classify; got one for joint" in found
+    assert "hftune joint" in found
+
+
+def test_schema_describes_every_setting() -> None:
+    whole = schema()
+    for name, definition in whole["$defs"].items():
+        for key, value in definition["properties"].items():
+            assert key == "kind" or value.get("description"), f"{name}.{key} has no sentence under it"
+    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
+    assert list(schema("hub")["$defs"]) == ["HubSection"]
+    assert {row.path for row in setting_rows("hub")} == {"hub.push_to", "hub.private", "hub.revision"}
+    with pytest.raises(HftuneError) as caught:
+        schema("trian")
+    assert "Did you mean train?" in caught.value.hint
