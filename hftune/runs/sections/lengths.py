@@ -50,13 +50,11 @@ def by_length(rows: list[dict[str, Any]], measure: Callable[[dict[str, Any]], in
     """Bands of length with as many rows each as ties allow: range, rows, accuracy and its 95 % interval."""
     sizes = np.asarray([measure(row) for row in rows])
     right = np.asarray([row["label"] == row["gold"] for row in rows])
-    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, BANDS + 1), method="lower"))
-    edges[-1] += 1
+    starts = np.unique(np.quantile(sizes, np.arange(BANDS) / BANDS, method="lower"))
+    edges = np.append(starts, sizes.max() + 1)
     slices = []
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         inside = right[(sizes >= low) & (sizes < high)]
-        if not len(inside):
-            continue
         accuracy = float(inside.mean())
         below, above = wilson(accuracy, len(inside))
         slices.append(
