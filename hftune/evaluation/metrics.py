@@ -7,7 +7,6 @@ same scores without it.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import os
@@ -24,6 +23,7 @@ from huggingface_hub import is_offline_mode
 
 from hftune.errors import HftuneError
 from hftune.evaluation import scores
+from hftune.suggest import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -183,12 +183,9 @@ def _refuse_hijack(name: str) -> None:
 
 
 def _choices(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), METRICS, n=1, cutoff=0.5)
-    meant = f"Did you mean {near[0]}? " if near else ""
-    return (
-        f"{meant}Built in, with no network: {', '.join(METRICS)}. "
-        "Any other name is looked up on the Hub; a path (./my_metric.py) is a script of your own."
-    )
+    question = did_you_mean(name.rpartition("/")[2].removesuffix(".py"), METRICS)
+    built_in = f"built in, with no network: {', '.join(METRICS)}; any other name is looked up on the Hub"
+    return f"{question} {built_in}; a path (./my_metric.py) is a script of your own".lstrip()
 
 
 def classification_scores(logits: Any, gold: Any, labels: Sequence[str], extra: Sequence[str] = ()) -> dict[str, Any]:

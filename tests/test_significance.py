@@ -1,0 +1,236 @@
+"""The statistics on planted scores: known answers, stated rates over many draws, and the words of the verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from hftune.errors import HftuneError
+from hftune.evaluation import significance as sig
+
+
+def draw(
+    rng: np.random.Generator, seeds: int, items: int, spread: float, *, gap: float = 0.0, common: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two systems of like kind, right on about 70 % of items that both find hard or easy alike.
+
+    Args:
+        rng: Where the draw comes from.
+        seeds: Models of each system.
+        items: Test items.
+        spread: Standard deviation of a system's accuracy between seeds, roughly.
+        gap: By how much the first system is better, roughly.
+        common: Share of the seeds' luck that both systems have in common.
+    """
+    shared_items, shared_seeds = rng.normal(size=items), rng.normal(size=(seeds, 1))
+    systems = []
+    for advantage in (gap, 0.0):
+        difficulty = np.sqrt(0.7) * shared_items + np.sqrt(0.3) * rng.normal(size=items)
+        luck = np.sqrt(common) * shared_seeds + np.sqrt(1 - common) * rng.normal(size=(seeds, 1))
+        # One point of accuracy is about 0.031 on this latent scale.
+        latent = 0.6 + 3.1 * (advantage + spread * luck) + difficulty + 0.5 * rng.normal(size=(seeds, items))
+        systems.append(latent > 0)
+    return systems[0], systems[1]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "items", "spread", "common", "paired"),
+    [
+        (1, 500, 0.0, 0.0, True),
+        (3, 500, 0.0, 0.0, True),
+        (3, 500, 0.02, 0.0, True),
+        (3, 500, 0.05, 0.0, True),
+        (3, 500, 0.05, 0.8, True),
+        (5, 1000, 0.01, 0.0, True),
+        (5, 500, 0.05, 0.0, True),
+        (3, 500, 0.03, 0.0, False),
+    ],
+)
+def test_equal_systems_are_called_indistinguishable_at_the_stated_rate(
+    seeds: int, items: int, spread: float, common: float, paired: bool
+) -> None:
+    rng = np.random.default_rng(11)
+    draws = 300
+    held = 0
+    for _ in range(draws):
+        a, b = draw(rng, seeds, items, spread, common=common)
+        held += not sig.compare(a, b, paired_seeds=paired, resamples=1000).distinguishable
+    # 95 % is promised; of 300 draws 93 % is 1.6 standard deviations below that.
+    assert held / draws >= 0.93
+
+
+@pytest.mark.parametrize(("seeds", "items", "spread"), [(1, 3270, 0.0), (3, 3270, 0.005), (5, 2000, 0.01)])
+def test_a_gap_of_five_points_is_found(seeds: int, items: int, spread: float) -> None:
+    rng = np.random.default_rng(12)
+    found = [sig.compare(*draw(rng, seeds, items, spread, gap=0.05), resamples=1000) for _ in range(60)]
+    assert np.mean([one.distinguishable and one.difference > 0 for one in found]) >= 0.9
+    assert np.mean([one.difference for one in found]) == pytest.approx(0.05, abs=0.01)
+
+
+def test_interval_of_one_system_holds_its_true_accuracy() -> None:
+    rng = np.random.default_rng(13)
+    truth = float(np.mean([draw(rng, 50, 4000, 0.03)[0].mean() for _ in range(40)]))
+    held = 0
+    for _ in range(200):
+        found = sig.estimate(draw(rng, 3, 500, 0.03)[0], resamples=1000)
+        held += found.low <= truth <= found.high
+    assert held / 200 >= 0.92
+
+
+def test_seeds_alone_give_the_t_interval() -> None:
+    by_seed = np.array([0.01, 0.04, 0.02, 0.05])
+    found = sig.compare(np.tile(by_seed[:, None], 50), np.zeros((4, 50)), resamples=400_000)
+    half = student.ppf(0.975, 3) * by_seed.std(ddof=1) / 2
+    assert found.difference == pytest.approx(0.03)
+    assert (found.low, found.high) == pytest.approx((0.03 - half, 0.03 + half), abs=half * 0.03)
+
+
+@pytest.mark.parametrize("levels", ["few", "many"])
+def test_items_alone_give_the_normal_interval(levels: str) -> None:
+    rng = np.random.default_rng(5)
+    b = rng.random(2000)
+    a = b + (rng.choice([-1.0, 0.0, 1.0], 2000, p=[0.1, 0.7, 0.2]) if levels == "few" else rng.normal(0.1, 1, 2000))
+    found = sig.compare(a, b, resamples=5_000)
+    half = 1.96 * (a - b).std(ddof=1) / np.sqrt(2000)
+    assert found.difference == pytest.approx((a - b).mean())
+    assert (found.low, found.high) == pytest.approx(((a - b).mean() - half, (a - b).mean() + half), abs=half * 0.08)
+
+
+def test_luck_that_two_systems_share_cancels_when_seeds_are_paired() -> None:
+    a, b = draw(np.random.default_rng(2), 5, 1000, 0.06, common=1.0)
+    paired, loose = sig.compare(a, b), sig.compare(a, b, paired_seeds=False)
+    assert paired.difference == loose.difference
+    assert paired.high - paired.low < 0.6 * (loose.high - loose.low)
+
+
+def test_order_of_the_systems_only_turns_the_sign() -> None:
+    a, b = draw(np.random.default_rng(3), 3, 500, 0.02, gap=0.03)
+    forth, back = sig.compare(a, b, resamples=200_000), sig.compare(b, a, resamples=200_000)
+    assert forth.difference == pytest.approx(-back.difference)
+    assert forth.low == pytest.approx(-back.high, abs=0.004)
+    assert forth.items_p_value == back.items_p_value
+
+
+def test_p_value_and_interval_agree() -> None:
+    rng = np.random.default_rng(4)
+    found = [sig.compare(*draw(rng, 3, 400, 0.01, gap=gap)) for gap in np.linspace(0, 0.12, 40)]
+    clear = [one for one in found if not 0.045 < one.p_value < 0.055]
+    assert len({one.distinguishable for one in clear}) == 2
+    assert all(one.distinguishable == (one.p_value < 0.05) for one in clear)
+
+
+def test_same_call_gives_the_same_numbers() -> None:
+    a, b = draw(np.random.default_rng(3), 3, 500, 0.02)
+    assert sig.compare(a, b) == sig.compare(a, b)
+
+
+def test_estimate_of_planted_scores() -> None:
+    found = sig.estimate([[1, 1, 0, 0], [1, 1, 1, 0]])
+    assert found.mean == pytest.approx(0.625)
+    assert found.std == pytest.approx(np.std([0.5, 0.75], ddof=1))
+    assert (found.seeds, found.items) == (2, 4)
+    assert found.low < 0.5 < 0.75 < found.high
+    assert sig.estimate([1, 0]).std is None
+
+
+def test_mcnemar_against_the_binomial_by_hand() -> None:
+    a = np.array([1] * 10 + [0] * 2 + [1] * 50)
+    b = np.array([0] * 10 + [1] * 2 + [1] * 50)
+    by_hand = 2 * (1 + 12 + 66) / 2**12
+    assert sig.mcnemar(a, b) == pytest.approx(by_hand)
+    assert sig.mcnemar(a, a) == 1.0
+    found = sig.compare(a, b)
+    assert (found.items_test, found.items_p_value) == ("McNemar", pytest.approx(by_hand))
+
+
+def test_approximate_randomisation_comes_near_the_exact_test() -> None:
+    a = np.array([1] * 10 + [0] * 2 + [1] * 50)
+    b = np.array([0] * 10 + [1] * 2 + [1] * 50)
+    assert sig.approximate_randomisation(a, b, resamples=200_000) == pytest.approx(sig.mcnemar(a, b), abs=0.003)
+    assert sig.approximate_randomisation(a, a) == 1.0
+    # Seven unlike differences of one sign: only 2 of the 128 ways to swap are as extreme.
+    sizes = np.array([0.11, 0.23, 0.37, 0.41, 0.59, 0.67, 0.83])
+    found = sig.approximate_randomisation(sizes, np.zeros(7), resamples=200_000)
+    assert found == pytest.approx(2 / 128, abs=0.001)
+    assert sig.compare(sizes, np.zeros(7)).items_test == "approximate randomisation"
+
+
+def test_randomisation_of_unlike_scores_is_near_the_normal_one() -> None:
+    differences = np.random.default_rng(8).normal(0.08, 1.0, 600)
+    z = differences.sum() / np.sqrt((differences**2).sum())
+    found = sig.approximate_randomisation(differences, np.zeros(600), resamples=20_000)
+    assert found == pytest.approx(2 * norm.sf(abs(z)), rel=0.15)
+
+
+def test_randomisation_is_uniform_under_the_null_with_seeds_that_share_items() -> None:
+    rng = np.random.default_rng(6)
+    p_values = [sig.approximate_randomisation(*draw(rng, 3, 300, 0.0), resamples=500) for _ in range(300)]
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.09
+    assert np.mean(np.array(p_values) <= 0.5) == pytest.approx(0.5, abs=0.1)
+
+
+def test_holm_against_a_worked_example() -> None:
+    assert sig.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert sig.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert sig.holm([0.02]) == [0.02]
+    assert sig.holm([]) == []
+
+
+def comparison(difference: float, low: float, high: float, seeds: int) -> sig.Comparison:
+    return sig.Comparison(
+        difference=difference,
+        low=low,
+        high=high,
+        p_value=0.5,
+        items_p_value=0.5,
+        items_test="McNemar",
+        seeds=(seeds, seeds),
+        items=100,
+        confidence=0.95,
+    )
+
+
+def test_verdicts_in_words() -> None:
+    unclear = comparison(-0.012, -0.029, 0.004, 3)
+    assert sig.verdict(unclear, "prefix", "full") == (
+        "prefix − full: −1.2 points [−2.9, 0.4]: not distinguishable with 3 seeds"
+    )
+    clear = comparison(0.031, 0.012, 0.05, 5)
+    assert sig.verdict(clear, "lora", "head") == ("lora − head: +3.1 points [1.2, 5.0]: lora is better, with 5 seeds")
+    assert sig.verdict(clear, "lora", "head", higher_is_better=False).endswith("head is better, with 5 seeds")
+    assert "lora is better" in sig.verdict(clear, "lora", "head", adjusted_p=0.04)
+    assert "not distinguishable with 5 seeds once corrected" in sig.verdict(clear, "lora", "head", adjusted_p=0.2)
+    loss = sig.verdict(comparison(-0.0123, -0.02, -0.0001, 3), "a", "b", scale=1, unit="nats", digits=3)
+    assert loss.startswith("a − b: −0.012 nats [−0.020, 0.000]: ")
+    assert sig.verdict(comparison(0, 0, 0, 3), "a", "b") == (
+        "a − b: 0.0 points [0.0, 0.0]: no difference on any item with 3 seeds"
+    )
+
+
+def test_verdict_says_when_seeds_are_too_few() -> None:
+    one, two = (sig.verdict(comparison(0.031, 0.012, 0.05, seeds), "a", "b") for seeds in (1, 2))
+    assert "a is better, with 1 seed; one seed says nothing about seeds" in one
+    assert "with 2 seeds; too few seeds" in two
+    assert all("use 3 or more" in words for words in (one, two))
+
+
+def test_identical_systems() -> None:
+    a, _ = draw(np.random.default_rng(1), 3, 100, 0.02)
+    found = sig.compare(a, a)
+    assert (found.difference, found.low, found.high, found.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert not found.distinguishable
+
+
+def test_unequal_numbers_of_seeds_and_bad_scores() -> None:
+    a, b = draw(np.random.default_rng(1), 5, 400, 0.02)
+    found = sig.compare(a, b[:3])
+    assert found.seeds == (5, 3)
+    assert found.low < found.difference < found.high
+    with pytest.raises(HftuneError, match="400 and 399 items"):
+        sig.compare(a, b[:, 1:])
+    with pytest.raises(HftuneError, match="no scores"):
+        sig.estimate([])
+    with pytest.raises(HftuneError, match="NaN"):
+        sig.estimate([np.nan, 1.0])
