@@ -190,10 +190,12 @@ def test_untrusted_text_in_errors_logs_and_json(
     assert r"WARNING: label x\x1b]0;title\x07\x9b\u202e[red]" in err
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+@pytest.mark.parametrize("write", ["terminal.say(line)", "sys.stdout.write(line + chr(10))"])
+def test_a_reader_that_leaves_is_no_error(write: str) -> None:
     program = (
-        "import hftune.cli as cli, sys, time\nfrom hftune.cli import terminal\n"
-        "def flood():\n    for number in range(10**6): terminal.say(f'line {number}')\n"
+        "import hftune.cli as cli, sys\nfrom hftune.cli import terminal\n"
+        "def flood():\n    for number in range(10**6):\n        line = f'line {number}'\n"
+        f"        {write}\n"
         "cli.COMMANDS['flood'] = cli.Entry('__main__:flood', 'Flood', 'Test')\n"
         "cli.main(['flood'])"
     )

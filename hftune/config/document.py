@@ -17,6 +17,7 @@ from hftune.config.problems import Problem
 
 LARGEST_FILE = 1_000_000
 MOST_NODES = 50_000
+DEEPEST = 50
 
 _NULL = "tag:yaml.org,2002:null"
 _SCALARS: tuple[tuple[str, str, str], ...] = (
@@ -43,6 +44,12 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader with YAML 1.2 scalars, whose mapping keys are always text and never occur twice."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def fetch_flow_collection_start(self, token_class: Any) -> None:
+        """PyYAML takes seconds over a thousand open brackets; no recipe has ten."""
+        if self.flow_level >= DEEPEST:
+            raise yaml.scanner.ScannerError(None, None, "brackets nested too deeply", self.get_mark())
+        super().fetch_flow_collection_start(token_class)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A dict of the node; keys are names, so ``no: 1`` and ``5: 1`` keep their text."""
