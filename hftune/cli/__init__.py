@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "report": Entry("hftune.cli.report:report", "Make one self-contained HTML page about each run", USE),
     "push": Entry("hftune.cli.push:push", "Publish a run on the Hub, then load it from there and check it", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
+    "data": Entry("hftune.cli.data:app", "List, look at, check and make datasets", PREPARE),
     "doctor": Entry(
         "hftune.cli.doctor:doctor", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE
     ),

@@ -12,6 +12,7 @@ from hftune.assets import embedded_data_dir
 from hftune.config.data import LabelledData
 from hftune.data.columns import NO_PAIR
 from hftune.data.locate import Files, folder_files
+from hftune.data.sources import read_file
 from hftune.data.wording import quote
 from hftune.errors import HftuneError
 
@@ -33,6 +34,11 @@ class Embedded:
     def folder(self) -> Path:
         """Where its files lie."""
         return embedded_data_dir() / self.name
+
+    def row_counts(self) -> dict[str, int]:
+        """How many rows each split has."""
+        files = self.split_files(LabelledData(name=self.name))
+        return {split: sum(len(read_file(file)) for file in paths) for split, paths in files.items()}
 
     def columns(self, section: LabelledData) -> LabelledData:
         """The section with the columns named that it leaves open."""

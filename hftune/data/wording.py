@@ -7,7 +7,8 @@ reach a terminal from here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+
+from hftune import suggest
 
 SHOWN = 12
 """How many names a list shows before it says how many more there are."""
@@ -15,8 +16,7 @@ SHOWN = 12
 
 def quote(value: object, limit: int = 60) -> str:
     """A value as it is named in a message: escaped, and cut where it is long."""
-    text = repr(value) if len(str(value)) <= limit else repr(str(value)[:limit]) + "…"
-    return text
+    return repr(value) if len(str(value)) <= limit else repr(str(value)[:limit]) + "…"
 
 
 def listing(values: Iterable[object]) -> str:
@@ -28,9 +28,8 @@ def listing(values: Iterable[object]) -> str:
 
 def closest(value: str, choices: Sequence[str]) -> str:
     """``did you mean 'x'? `` with its trailing space, or nothing where no choice is near."""
-    by_lower = {choice.lower(): choice for choice in reversed(choices)}
-    found = get_close_matches(value.lower()[:100], list(by_lower), n=1, cutoff=0.6)
-    return f"did you mean {quote(by_lower[found[0]])}? " if found else ""
+    match = suggest.closest(value[:100], choices)
+    return f"did you mean {quote(match)}? " if match is not None else ""
 
 
 def count(number: int, noun: str) -> str:

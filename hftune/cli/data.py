@@ -1,0 +1,273 @@
+"""``hftune data``: which datasets there are, what is in one, what is wrong with it, and how the embedded ones are made.
+
+hftune data ls
+hftune data peek reviews --split dev --rows 3
+hftune data check reviews --max-length 64
+hftune data make reviews --output my_reviews --seed 7
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hftune.cli import options, terminal
+from hftune.cli.options import Json
+from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hftune.config import Recipe
+    from hftune.data.checks import Check, Lengths
+    from hftune.data.splits import Splits
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, look at, check and make datasets.")
+
+SHOWN_TEXT = 600
+SHOWN_LABELS = 20
+BAR = 30
+SPLITS = ("train", "dev", "test")
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|PATH",
+        help="An embedded name, a Hub id, a folder of split files, or one file.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("ls")
+def list_datasets(as_json: Json = False) -> None:
+    """List the embedded datasets, which need no network."""
+    from rich.table import Table
+
+    from hftune.data import DATASETS
+
+    entries = [
+        {"name": entry.name, "about": entry.about, "rows": entry.row_counts(), "folder": str(entry.folder)}
+        for entry in DATASETS.values()
+    ]
+    if as_json:
+        terminal.show_json(entries)
+        return
+    table = Table("dataset", "rows", "what", box=None, pad_edge=False, header_style="bold")
+    for entry in DATASETS.values():
+        rows = ", ".join(f"{split} {count:,}" for split, count in entry.row_counts().items())
+        table.add_row(entry.name, rows, entry.about)
+    terminal.out().print(table)
+
+
+@app.command("peek")
+def peek(
+    name: Name,
+    split: Annotated[str, typer.Option("--split", metavar="SPLIT", help="train, dev or test.")] = "train",
+    rows: Annotated[int, typer.Option("--rows", metavar="N", help="How many rows, from the first on.", min=1)] = 5,
+    text_column: options.TextColumn = None,
+    pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    sets: options.Set = None,
+    as_json: Json = False,
+) -> None:
+    """Print rows of a dataset as a run sees them: texts, label names, what was decided on the way."""
+    recipe = _recipe(name, sets, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    splits = _load(recipe)
+    if split not in splits.named:
+        raise HftuneError(
+            f"{name} has no split {split!r}; its splits are {', '.join(splits.named)}",
+            hint="Choose one of them with --split.",
+        )
+    shown = [_named_label(row, splits.labels) for row in splits.named[split].select(range(_most(splits, split, rows)))]
+    sizes = {part: len(dataset) for part, dataset in splits.named.items()}
+    if as_json:
+        terminal.show_json(
+            {"source": splits.source, "split": split, "labels": splits.labels, "sizes": sizes}
+            | {"fingerprints": splits.fingerprints, "notes": splits.notes, "rows": shown}
+        )
+        return
+    terminal.say(f"{splits.source}: " + ", ".join(f"{part} {size:,}" for part, size in sizes.items()), style="bold")
+    terminal.say("labels: " + _cut(", ".join(splits.labels)))
+    for text in splits.notes:
+        terminal.say(text, style="dim")
+    for number, row in enumerate(shown, start=1):
+        label = "(no label)" if row["label"] is None else row["label"]
+        terminal.say(f"\n{split} {number}: {_cut(label)}", style="bold")
+        terminal.say(_cut(row["text"]))
+        if "text_pair" in row:
+            terminal.say("───", style="dim")
+            terminal.say(_cut(row["text_pair"]))
+
+
+@app.command("check")
+def check_dataset(
+    name: Name,
+    max_length: options.MaxLength = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Count this model's tokens; words are counted where not given.",
+            show_default=False,
+        ),
+    ] = None,
+    text_column: options.TextColumn = None,
+    pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    sets: options.Set = None,
+    as_json: Json = False,
+) -> None:
+    """Count labels and lengths; find duplicates, leakage between splits, and texts with two labels."""
+    from dataclasses import asdict
+
+    recipe = _recipe(
+        name,
+        sets,
+        max_length=max_length,
+        model=model,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+    )
+    with terminal.err().status("Reading and comparing texts …"):
+        from hftune.data.checks import check
+
+        splits = _load(recipe)
+        found = check(splits, recipe.data.max_length, _token_counter(recipe, splits) if model is not None else None)
+    if as_json:
+        terminal.show_json(asdict(found))
+    else:
+        _show_check(found)
+
+
+@app.command("make")
+def make_dataset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An embedded dataset.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Where the files go; a folder NAME here where not given."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Another seed makes other rows; the embedded one where not given."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Generate an embedded dataset: the shipped files again, or others like them with another seed."""
+    from hftune.data.generators import DEFAULT_SEED, GENERATORS
+    from hftune.data.wording import closest, listing
+
+    if name not in GENERATORS:
+        raise HftuneError(
+            f"there is no generator {name!r}; generators are {listing(GENERATORS)}",
+            hint=closest(name, list(GENERATORS)) + "Name one of them.",
+        )
+    folder = output or Path(name)
+    drawn = DEFAULT_SEED if seed is None else seed
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise HftuneError(f"{folder} is already there", hint="Name another folder with --output.")
+        with terminal.err().status(f"Making {name} …"):
+            _generate(GENERATORS[name], folder, drawn)
+    except OSError as error:
+        raise HftuneError(
+            f"can't write {folder}: {error.strerror}", hint="Name another folder with --output."
+        ) from error
+    files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    if as_json:
+        terminal.show_json({"name": name, "seed": drawn, "folder": str(folder), "files": files})
+        return
+    for file, size in files.items():
+        terminal.say(f"{size:>12,} bytes  {file}")
+    # A bare folder name could be taken for an embedded dataset's.
+    path = folder if folder.is_absolute() else f"./{folder}"
+    terminal.say(f"Made {name} with seed {drawn}. Look at it with: hftune data peek {shlex.quote(str(path))}")
+
+
+def _recipe(name: str, sets: list[str] | None, **flags: Any) -> Recipe:
+    return options.resolve(None, sets, task="classify", data=name, **flags)
+
+
+def _load(recipe: Recipe) -> Splits:
+    from hftune.data import load
+    from hftune.quiet import quiet_libraries
+
+    quiet_libraries()
+    return load(recipe.data)
+
+
+def _most(splits: Splits, split: str, rows: int) -> int:
+    return min(rows, len(splits.named[split]))
+
+
+def _named_label(row: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    return {**row, "label": None if row["label"] < 0 else labels[row["label"]]}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]} … ({len(text):,} characters)"
+
+
+def _token_counter(recipe: Recipe, splits: Splits) -> Lengths:
+    """Counts tokens as the model's own tokenizer makes them, special tokens among them."""
+    from hftune.models.load import load_tokenizer
+
+    texts = [*splits.train["text"], *(splits.train["text_pair"] if splits.is_pair else [])]
+    tokenizer = load_tokenizer(recipe.model, texts)
+
+    def count(firsts: Sequence[str], seconds: Sequence[str] | None) -> list[int]:
+        pairs = None if seconds is None else list(seconds)
+        return [len(ids) for ids in tokenizer(list(firsts), pairs, verbose=False)["input_ids"]]
+
+    return count
+
+
+def _generate(generator: Any, folder: Path, seed: int) -> None:
+    """Make the files beside their place and move them there when all are written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        inner = staged / folder.name
+        generator(inner, seed)
+        if folder.exists():
+            folder.rmdir()
+        inner.rename(folder)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _show_check(found: Check) -> None:
+    """The findings first said in numbers, then in words."""
+    for name, part in found.splits.items():
+        terminal.say(f"{name}: {part.rows:,} rows", style="bold")
+        shown = dict(list(part.labels.items())[:SHOWN_LABELS])
+        _bars(list(shown.items()), part.rows)
+        if len(part.labels) > len(shown):
+            terminal.say(f"  … and {len(part.labels) - len(shown)} more labels", style="dim")
+        terminal.say(f"  {found.unit}: median {part.median_length:g}, longest {part.longest:,}", style="dim")
+        _bars([(f"{bar.low}–{bar.high}", bar.rows) for bar in part.lengths], part.rows)
+    if not found.findings:
+        terminal.say("No duplicates, no leakage, no contradictions, nothing cut.", style="bold green")
+        return
+    terminal.say("Findings", style="bold")
+    for finding in found.findings:
+        terminal.say(f"  • {finding}")
+    for example in found.conflict_examples:
+        labels = ", ".join(f"{label} × {times}" for label, times in example.labels.items())
+        terminal.say(f"    {labels}: {example.text[:100]!r}", style="dim")
+
+
+def _bars(counts: Sequence[tuple[str, int]], total: int) -> None:
+    width = max((len(terminal.visible(name[:BAR])) for name, _ in counts), default=0)
+    largest = max((count for _, count in counts), default=0) or 1
+    for name, count in counts:
+        bar = "█" * round(BAR * count / largest)
+        terminal.say(f"  {terminal.visible(name[:BAR]):<{width}}  {count:>9,}  {count / total:>6.1%}  {bar}")

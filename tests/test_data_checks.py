@@ -1,0 +1,143 @@
+"""Checks of a dataset, with planted duplicates, leaks and contradictions; near duplicates against brute force."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hftune.config.data import LabelledData
+from hftune.data import DATASETS, load
+from hftune.data.checks import Bin, Check, Leak, check
+from hftune.data.near import THRESHOLD, near_pairs
+
+NOUNS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
+
+
+def sentence(draw: random.Random, words: int = 30) -> str:
+    return " ".join(draw.choice(NOUNS) for _ in range(words))
+
+
+def changed(text: str, *places: int) -> str:
+    words = text.split()
+    for place in places:
+        words[place] = "changed"
+    return " ".join(words)
+
+
+def runs(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return {tuple(words[place : place + 3]) for place in range(len(words) - 2)}
+
+
+def checked(folder: Path, parts: dict[str, list[dict[str, Any]]], max_length: int = 64, **options: Any) -> Check:
+    for name, rows in parts.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return check(load(LabelledData(name=str(folder))), max_length, **options)
+
+
+def test_near_pairs_are_those_of_brute_force() -> None:
+    draw = random.Random(1)
+    texts = [sentence(draw, draw.randint(20, 60)) for _ in range(60)]
+    texts += [changed(text, *draw.sample(range(len(text.split())), draw.randint(1, 3))) for text in texts[:50]]
+    known = [runs(text) for text in texts]
+    expected = {
+        (one, two)
+        for one, two in combinations(range(len(texts)), 2)
+        if len(known[one] & known[two]) >= THRESHOLD * len(known[one] | known[two])
+    }
+    found = set(near_pairs(texts))
+    assert 10 <= len(expected) <= 40
+    assert found <= expected
+    assert len(found) >= len(expected) - 1  # candidates are drawn; at the threshold one may be missed
+
+
+def test_case_and_punctuation_do_not_hide_a_copy_and_short_texts_are_compared_whole() -> None:
+    assert near_pairs(["The food was great, really!", "the food was great  really"]) == [(0, 1)]
+    assert near_pairs(["Good.", "good", "bad", "", "!!"]) == [(0, 1), (3, 4)]
+    chinese = "这家餐厅的食物非常好吃我们一定会再来的服务也很周到价格合理环境优雅"
+    assert near_pairs([chinese, chinese + "。", chinese[::-1]]) == [(0, 1)]
+
+
+def test_of_pairs_both_texts_must_be_near() -> None:
+    draw = random.Random(2)
+    passage, question = sentence(draw, 100), sentence(draw, 12)
+    firsts = [question, sentence(draw, 12), question + " now"]
+    assert near_pairs(firsts, [passage] * 3) == [(0, 2)]
+
+
+def test_many_copies_of_one_pattern_stay_bounded() -> None:
+    draw = random.Random(3)
+    pattern = sentence(draw, 60)
+    texts = [f"{pattern} number {i}" for i in range(500)]
+    assert {two for _, two in near_pairs(texts)} == set(range(1, 500))
+
+
+def test_planted_faults_are_counted(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    texts = [sentence(draw) for _ in range(60)]
+    rows = [{"text": text, "label": ("no", "yes")[i % 2]} for i, text in enumerate(texts)]
+    train = [
+        *rows[:40],
+        rows[0],
+        {"text": texts[1], "label": "no"},  # stands above as yes
+        {"text": changed(texts[2], 15), "label": "no"},
+    ]
+    dev = [*rows[40:49], rows[3], rows[4], {"text": changed(texts[5], 0), "label": "yes"}]
+    test = [*rows[50:59], dev[0]]
+    found = checked(tmp_path, {"train": train, "dev": dev, "test": test}, max_length=29)
+    part = found.splits["train"]
+    assert (part.rows, part.labels) == (43, {"no": 23, "yes": 20})
+    assert (part.duplicates, part.near_duplicates) == (2, 1)
+    assert found.leaks == (
+        Leak("train", "dev", exact=2, near=1),
+        Leak("train", "test", exact=0, near=0),
+        Leak("dev", "test", exact=1, near=0),
+    )
+    assert found.conflicts == 1
+    assert found.conflict_examples[0].text == texts[1]
+    assert found.conflict_examples[0].labels == {"no": 1, "yes": 1}
+    assert (part.median_length, part.longest, part.truncated, found.unit) == (30, 30, 1.0, "words")
+    assert part.lengths == (Bin(0, 8, 0), Bin(9, 16, 0), Bin(17, 32, 43))
+    assert "2 rows (16.7%) of dev stand word for word in train" in found.findings
+    assert "1 row (8.3%) of dev are nearly the same as a row of train" in found.findings
+    assert "at least 100.0% of train are cut at 29 tokens" in found.findings
+
+
+def test_tokens_are_counted_where_a_counter_is_given(tmp_path: Path) -> None:
+    rows = [{"text": "word " * (i + 1), "label": i % 2} for i in range(20)]
+    found = checked(
+        tmp_path,
+        {"train": rows, "dev": rows[:2], "test": rows[:2]},
+        max_length=21,
+        lengths=lambda texts, seconds: [2 * len(text.split()) + 2 for text in texts],
+    )
+    assert found.unit == "tokens"
+    assert found.splits["train"].longest == 42
+    assert found.splits["train"].truncated == pytest.approx(11 / 20)
+    assert "55.0% of train are cut at 21 tokens" in found.findings
+
+
+def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
+    rows = [{"text": f"row {i}", "label": i % 3} for i in range(30)]
+    found = checked(tmp_path, {"train": rows, "dev": rows[:2], "test": [{"text": "row 1"}]})
+    assert found.splits["test"].labels == {}
+    assert found.splits["dev"].labels == {"0": 1, "1": 1, "2": 0}
+    assert "dev has no row of 1 label: 2" in found.findings
+    assert found.conflicts == 0
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_an_embedded_dataset_is_clean(name: str) -> None:
+    assert DATASETS[name].name == name
+    splits = load(LabelledData(name=name))
+    assert not splits.notes
+    found = check(splits, 512)
+    assert found.conflicts == 0
+    assert all(leak.exact == 0 for leak in found.leaks)
+    assert all(min(part.labels.values()) > 0 for part in found.splits.values())
+    assert {split: part.rows for split, part in found.splits.items()} == DATASETS[name].row_counts()

@@ -1,0 +1,136 @@
+"""``hftune data``: what each command prints, as text and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hftune.data import DATASETS
+from hftune.data.generators import DEFAULT_SEED, GENERATORS
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def answer(command: Command, *arguments: str) -> object:
+    code, out, err = command("data", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def write_rows(path: Path, count: int = 40) -> None:
+    rows = [{"question": f"is {i} odd", "passage": f"{i} and its parity", "answer": i % 2 == 1} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def test_ls_names_every_embedded_dataset(hftune: Command) -> None:
+    code, out, _ = hftune("data", "ls")
+    assert code == 0
+    listed = answer(hftune, "ls")
+    assert isinstance(listed, list)
+    assert [entry["name"] for entry in listed] == list(DATASETS)
+    assert listed[0]["rows"] == {"train": 4000, "dev": 500, "test": 500}
+    assert all(name in out for name in DATASETS)
+
+
+def test_peek_shows_rows_as_a_run_sees_them(hftune: Command, here: Path) -> None:
+    write_rows(here / "odd.jsonl")
+    code, out, _ = hftune("data", "peek", "odd.jsonl", "--rows", "2", "--split", "dev")
+    assert code == 0
+    assert "train 32, dev 4, test 4" in out
+    assert "labels: false, true" in out
+    assert "dev was made from train: 4 rows" in out
+    assert out.count("and its parity") == 2
+    told = answer(hftune, "peek", "odd.jsonl", "--rows", "100", "--pair-column", "none")
+    assert isinstance(told, dict)
+    assert len(told["rows"]) == 32
+    for row in told["rows"]:
+        assert set(row) == {"text", "label"}
+        assert row["label"] == ("true" if int(row["text"].split()[1]) % 2 else "false")
+    assert told["sizes"] == {"train": 32, "dev": 4, "test": 4}
+
+
+def test_peek_refuses_a_split_that_is_not_there(hftune: Command, here: Path) -> None:
+    write_rows(here / "odd.jsonl")
+    code, _, err = hftune("data", "peek", "odd.jsonl", "--split", "tset")
+    assert code == 2
+    assert "its splits are train, dev, test" in err
+
+
+def test_hostile_text_does_not_reach_the_terminal(hftune: Command, here: Path) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07 [bold]x[/bold] \u202egnp.exe"
+    lines = [json.dumps({"text": f"{evil} {i}", "label": f"{evil}{i % 2}"}) for i in range(30)]
+    (here / "evil.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    for arguments in (["peek", "evil.jsonl"], ["check", "evil.jsonl"], ["peek", "evil.jsonl", "--json"]):
+        code, out, err = hftune("data", *arguments)
+        assert code == 0
+        assert not {"\x1b", "\x07", "\u202e"} & set(out + err)
+    assert "[bold]x[/bold]" in hftune("data", "peek", "evil.jsonl")[1]
+
+
+def test_a_huge_row_is_cut_on_the_terminal_and_whole_in_json(hftune: Command, here: Path) -> None:
+    (here / "big.csv").write_text("text,label\n" + "".join(f"{'x' * 100_000} {i},{i % 2}\n" for i in range(20)))
+    assert len(hftune("data", "peek", "big.csv", "--rows", "1")[1]) < 2_000
+    told = answer(hftune, "peek", "big.csv", "--rows", "1")
+    assert isinstance(told, dict)
+    assert len(told["rows"][0]["text"]) > 100_000
+
+
+def test_check_counts_words_or_the_tokens_of_a_model(hftune: Command, here: Path) -> None:
+    write_rows(here / "odd.jsonl", 60)
+    code, out, _ = hftune("data", "check", "odd.jsonl", "--max-length", "6")
+    assert code == 0
+    assert "train: 48 rows" in out
+    assert "at least 100.0% of train are cut at 6 tokens" in out
+    told = answer(hftune, "check", "odd.jsonl", "--max-length", "64", "--model", "scratch:bert-tiny")
+    assert isinstance(told, dict)
+    assert (told["unit"], told["max_length"]) == ("tokens", 64)
+    # [CLS] is 7 odd [SEP] 7 and its parity [SEP], each word one token of a vocabulary trained on these rows.
+    assert told["splits"]["train"]["median_length"] == 10
+    assert told["splits"]["train"]["labels"] == {"false": 24, "true": 24}
+    assert told["splits"]["train"]["truncated"] == 0
+
+
+def test_a_clean_dataset_is_said_to_be_clean(hftune: Command, here: Path) -> None:
+    write_rows(here / "odd.jsonl", 60)
+    assert "No duplicates, no leakage" in hftune("data", "check", "odd.jsonl")[1]
+
+
+@pytest.mark.parametrize("command", ["peek", "check"])
+def test_bad_data_ends_in_a_message(hftune: Command, here: Path, command: str) -> None:
+    (here / "bad.csv").write_text("text,label\na,b,c\n")
+    code, out, err = hftune("data", command, "bad.csv")
+    assert (code, out) == (2, "")
+    assert "line 2: expected 2 columns" in err
+    assert hftune("data", command, "nowhere.csv")[0] == 2
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name in GENERATORS])
+def test_make_gives_the_shipped_files_again(hftune: Command, here: Path, name: str) -> None:
+    told = answer(hftune, "make", name, "--output", "made/here")
+    assert isinstance(told, dict)
+    assert told["seed"] == DEFAULT_SEED
+    assert set(told["files"]) == {file.name for file in (here / "made" / "here").iterdir()}
+    for file in DATASETS[name].files.values():
+        assert (here / "made" / "here" / file).read_bytes() == (DATASETS[name].folder / file).read_bytes()
+    assert [entry.name for entry in (here / "made").iterdir()] == ["here"]
+
+
+def test_make_with_another_seed_and_into_a_full_folder(hftune: Command, here: Path) -> None:
+    code, out, _ = hftune("data", "make", "reviews", "--seed", "7")
+    assert code == 0
+    assert "hftune data peek ./reviews" in out
+    assert (here / "reviews" / "train.csv").read_bytes() != (DATASETS["reviews"].folder / "train.csv").read_bytes()
+    before = (here / "reviews" / "train.csv").stat().st_mtime_ns
+    code, _, err = hftune("data", "make", "reviews")
+    assert code == 2
+    assert "already there" in err
+    assert (here / "reviews" / "train.csv").stat().st_mtime_ns == before
+    told = answer(hftune, "peek", "./reviews")
+    assert isinstance(told, dict)
+    assert told["sizes"] == {"train": 4000, "dev": 500, "test": 500}
+    code, _, err = hftune("data", "make", "reveiws")
+    assert code == 2
+    assert "did you mean 'reviews'?" in err
