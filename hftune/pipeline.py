@@ -106,6 +106,7 @@ def train(
             "parameters": job.applied.parameters.as_dict(),
             "speed": fitted.speed(),
             "collapsed": evaluation.collapsed is not None,
+            "collapse_reason": evaluation.collapsed,
             "verified": True,
             "seed": recipe.train.seed,
             "selection": fitted.selection(),
