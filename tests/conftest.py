@@ -1,0 +1,54 @@
+"""For every test: no network but loopback, no user configuration, and the command line as a function."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Before any Hugging Face library is imported: they read these once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("HF_TOKEN", None)
+
+import pytest
+
+LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that reaches out fails, on a machine with a network as on one without."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        host = address[0] if isinstance(address, tuple) else ""
+        assert not host or str(host).startswith(LOOPBACK), f"a test tried to reach {host}"
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to run in."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+@pytest.fixture
+def hftune() -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: exit code, standard output, standard error."""
+    from typer.testing import CliRunner
+
+    from hftune import cli
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(cli.app, list(arguments), prog_name="hftune")
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return run

@@ -1,0 +1,171 @@
+"""``hftune classify`` end to end on tiny models: every data format, the run directory, determinism, resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from tiny import QUICK, csv_folder, pairs_folder, parquet_folder, stars_folder
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+RUN_FILES = {
+    "recipe.yaml",
+    "environment.json",
+    "metrics.json",
+    "history.jsonl",
+    "predictions",
+    "plots",
+    "report.html",
+    "model",
+    "checkpoints",
+}
+MODEL_FILES = {
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "hftune.json",
+    "README.md",
+}
+
+
+def metrics_of(run: Path) -> dict:
+    return json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("make", "labels"),
+    [
+        (csv_folder, ["bad", "good"]),
+        (stars_folder, ["1", "5"]),
+        (parquet_folder, ["false", "true"]),
+        (pairs_folder, ["denies", "entails"]),
+    ],
+    ids=["csv", "stars", "parquet", "pairs"],
+)
+def test_every_format_trains(make: Callable[[Path], Path], labels: list[str], here: Path, hftune: Hftune) -> None:
+    code, out, err = hftune("classify", "--data", str(make(here / "data")), "--output", "run", *QUICK, "--json")
+    assert code == 0, err
+    metrics = metrics_of(here / "run")
+    assert json.loads(out) == {"run": "run", **metrics}
+    assert metrics["verified"] is True
+    assert [label.lower() for label in metrics["labels"]] == labels
+    assert set(metrics["splits"]) == {"dev", "test"} == set(metrics["baselines"]["tfidf"])
+    assert {path.name for path in (here / "run").iterdir() if not path.name.startswith(".")} == RUN_FILES
+    assert {path.name for path in (here / "run" / "model").iterdir()} == MODEL_FILES
+    first = json.loads((here / "run" / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert list(first["probabilities"]) == metrics["labels"]
+    assert sum(first["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    assert first["label"] == max(first["probabilities"], key=first["probabilities"].__getitem__)
+
+
+def test_the_same_command_gives_the_same_bits_and_another_seed_does_not(here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        code, _, err = hftune("classify", "--data", data, "--output", name, "--seed", seed, *QUICK)
+        assert code == 0, err
+    a, b, c = (load_file(here / name / "model" / "model.safetensors") for name in "abc")
+    assert a.keys() == b.keys()
+    assert all((a[name] == b[name]).all() for name in a)
+    assert any((a[name] != c[name]).any() for name in a)
+
+
+def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: Hftune) -> None:
+    from transformers import pipeline
+
+    code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    assert code == 0, err
+    text = "the tea was superb"
+    ours = pipeline("text-classification", model="run/model", top_k=None)(text)
+    code, out, err = hftune("predict", "run", text, "--json")
+    assert code == 0, err
+    told = json.loads(out)["probabilities"]
+    assert {answer["label"]: pytest.approx(answer["score"], abs=1e-4) for answer in ours} == told
+
+    # The same file twice is scored the same; evaluate agrees with the run.
+    code, out, err = hftune("evaluate", "run", "--split", "dev", "--json")
+    assert code == 0, err
+    assert json.loads(out)["splits"]["dev"]["accuracy"] == metrics_of(here / "run")["splits"]["dev"]["accuracy"]
+    code, out, err = hftune("evaluate", "run", "--data", "data/test.csv", "--json", "--output", "said.jsonl")
+    assert code == 0, err
+    assert json.loads(out)["splits"]["test"]["loss"] == pytest.approx(
+        metrics_of(here / "run")["splits"]["test"]["loss"], abs=1e-5
+    )
+    assert len((here / "said.jsonl").read_text(encoding="utf-8").splitlines()) == 16
+
+
+def test_an_existing_run_is_refused_or_resumed_never_overwritten(here: Path, hftune: Hftune) -> None:
+    command = ("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    code, _, err = hftune(*command)
+    assert code == 0, err
+    before = (here / "run" / "metrics.json").read_bytes()
+    code, _, err = hftune(*command)
+    assert (code, "in use" in err, "--resume" in err) == (2, True, True)
+    code, _, err = hftune(*command, "--resume")
+    assert code == 0, err
+    assert "complete already" in err
+    (here / "run" / "metrics.json").unlink()
+    code, _, err = hftune(*command, "--resume", "--lr", "0.5")
+    assert (code, "train.learning_rate" in err) == (2, True)
+    code, _, err = hftune("classify", "--output", "run", "--resume")
+    assert code == 0, err
+    again, first = metrics_of(here / "run"), json.loads(before)
+    assert again["splits"] == first["splits"]
+
+
+def test_a_group_of_seeds_has_mean_and_std(here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    code, out, err = hftune("classify", "--data", data, "--output", "group", "--seeds", "1,2", *QUICK, "--json")
+    assert code == 0, err
+    scores = [metrics_of(here / "group" / f"seed-{seed}")["splits"]["test"]["accuracy"] for seed in (1, 2)]
+    summary = json.loads(out)["splits"]["test"]["accuracy"]
+    assert summary["mean"] == pytest.approx(sum(scores) / 2)
+    assert summary["std"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+
+
+def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune) -> None:
+    data = csv_folder(here / "data")
+    code, out, err = hftune("classify", "--data", str(data), *QUICK, "--dry-run", "--json")
+    assert code == 0, err
+    estimate = json.loads(out)
+    assert estimate["rows"] == {"train": 40, "dev": 16, "test": 16}
+    assert estimate["updates"] == 4
+    assert estimate["loss_of_first_batch"] > 0
+    assert estimate["estimated_memory_gb"] > 0
+    assert [path.name for path in here.iterdir()] == ["data"]
+
+
+def test_a_model_stuck_on_one_class_raises_the_alarm(here: Path, hftune: Hftune) -> None:
+    quick = [*QUICK, "--lr", "1e-12"]  # fresh weights that do not move
+    code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *quick)
+    assert code == 0, err
+    assert metrics_of(here / "run")["collapsed"] is True
+    assert "collapsed" in err
+
+
+def test_class_weights_and_smoothing_change_what_is_learned(here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    plain = ("classify", "--data", data, *QUICK)
+    for name, extra in (("a", []), ("b", ["--set", "task.class_weights={bad: 9, good: 1}"])):
+        code, _, err = hftune(*plain, "--output", name, *extra)
+        assert code == 0, err
+    a, b = (load_file(here / name / "model" / "model.safetensors") for name in "ab")
+    assert any((a[name] != b[name]).any() for name in a)
+
+
+def test_python_api(here: Path) -> None:
+    from hftune import load_recipe, predict, train
+
+    recipe = load_recipe(
+        overrides={"data.name": str(csv_folder(here / "data")), "data.max_length": 16, "train.batch_size": 8},
+        sets=["model.vocab_size=300", "train.max_steps=4"],
+    )
+    result = train(recipe, "run")
+    assert result.metrics["verified"] is True
+    (answer,) = predict("run", ["the bar was grim"])
+    assert answer.label in ("bad", "good")
+    assert answer.confidence == max(answer.probabilities.values())

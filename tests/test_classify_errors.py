@@ -1,0 +1,145 @@
+"""Bad requests: a clear error before any training, exit code 2, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import QUICK, csv_folder, write_csv
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "train.learning_rte=1"], ["train.learning_rte", "learning_rate"]),
+        (["--set", "train.schedule=liner"], ["train.schedule", "linear"]),
+        (["--set", "train.extra={warmup_stepz: 3}"], ["warmup_stepz"]),
+        (["--set", "train.extra={learning_rate: 3}"], ["train.learning_rate"]),
+        (["--method", "fulll"], ["full"]),
+        (["--model", "scratch:bert-tinny"], ["bert-tiny"]),
+        (["--model", "nobody/nothing"], ["scratch:bert-tiny"]),
+        (["--model", "./no-such-folder"], ["no-such-folder"]),
+        (["--max-length", "600"], ["600", "512"]),
+        (["--set", "task.select_by=acuracy"], ["acuracy", "accuracy"]),
+        (["--set", "task.metrics=[no_such_metric]"], ["no_such_metric"]),
+        (["--set", "task.class_weights={good: 1}"], ["bad"]),
+        (["--set", "data.truncate=second"], ["pairs"]),
+        (["--label-column", "stars"], ["stars", "label"]),
+        (["--set", "train.precision=fp16"], ["fp16"]),
+        (["--resume"], ["--output"]),
+        (["--seed", "1", "--seeds", "1,2"], ["--seed"]),
+        (["--labels", "4000"], ["4,000", "40"]),
+    ],
+)
+def test_a_bad_request(arguments: list[str], says: list[str], here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    code, out, err = hftune("classify", "--data", data, *QUICK, *arguments)
+    assert (code, out) == (2, ""), err
+    assert "→" in err, "every error has a hint"
+    for word in says:
+        assert word in err
+    assert not list((here / "runs").glob("*")) if (here / "runs").exists() else True
+
+
+def test_data_that_is_not_there(here: Path, hftune: Hftune) -> None:
+    code, _, err = hftune("classify", "--data", "nothing.csv")
+    assert (code, "nothing.csv" in err) == (2, True)
+
+
+def test_labels_of_dev_that_train_does_not_have(here: Path, hftune: Hftune) -> None:
+    data = csv_folder(here / "data")
+    write_csv(data / "dev.csv", [("ugly", "a text"), ("bad", "another")], ("label", "text"))
+    code, _, err = hftune("classify", "--data", str(data))
+    assert (code, "ugly" in err) == (2, True)
+
+
+def test_a_recipe_that_builds_python_objects(here: Path, hftune: Hftune) -> None:
+    (here / "evil.yaml").write_text("data: !!python/object/apply:os.system ['touch owned']\n", encoding="utf-8")
+    code, _, _ = hftune("classify", "--recipe", "evil.yaml")
+    assert code == 2
+    assert not (here / "owned").exists()
+
+
+def test_weights_that_exist_only_as_a_pickle(here: Path, hftune: Hftune) -> None:
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    model = BertForSequenceClassification(config)
+    config.save_pretrained("pickled")
+    BertTokenizer().save_pretrained("pickled")
+    torch.save(model.state_dict(), "pickled/pytorch_model.bin")
+    command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "pickled", *QUICK, "--output", "run")
+    code, _, err = hftune(*command)
+    assert (code, "pickle" in err, "--allow-pickle" in err) == (2, True, True)
+    assert not (here / "run").exists()
+    code, _, err = hftune(*command, "--allow-pickle")
+    assert code == 0, err
+
+
+def test_disk_full_while_saving_loses_no_finished_checkpoint(
+    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hftune.models.classifier import Classifier
+
+    def full(self: Classifier, folder: Path, **facts: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    command = ("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "save", full)
+        code, _, err = hftune(*command)
+    assert code == 1
+    assert "space" in err.lower()
+    assert list((here / "run" / "checkpoints").glob("checkpoint-*/manifest.json"))
+    code, _, err = hftune(*command, "--resume")
+    assert code == 0, err
+    assert json.loads((here / "run" / "metrics.json").read_text(encoding="utf-8"))["verified"] is True
+
+
+def test_a_saved_model_that_answers_differently_fails_the_run(
+    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from hftune.models.classifier import Classifier
+
+    save = Classifier.save
+
+    def spoilt(self: Classifier, folder: Path, **facts: Any) -> None:
+        with torch.no_grad():
+            self.model.classifier.bias += 1
+        save(self, folder, **facts)
+
+    monkeypatch.setattr(Classifier, "save", spoilt)
+    code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    assert code == 1
+    assert "not the model that was trained" in err
+    assert not (here / "run" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run"], "nothing to label"),
+        (["nowhere/at/all", "text"], "there is no folder"),
+        (["run", "text", "--file", "x"], "--file"),
+        (["run", "text", "--pair", "a", "--pair", "b"], "--pair"),
+    ],
+)
+def test_bad_predict(
+    arguments: list[str], says: str, here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    code, _, err = hftune("predict", *arguments)
+    if says == "nothing to label":
+        # The runner gives an empty, piped standard input: there is nothing in it to label either.
+        assert code == 2
+        return
+    assert (code, says in err) == (2, True), err
