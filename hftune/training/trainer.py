@@ -235,7 +235,9 @@ class HftuneTrainer(RowOrderTrainer):
                 self._write_progress(losses)
                 self.history.sync()
                 self.checkpoints.commit(step, best)
-                self.checkpoints.rotate(best, self.broken)
+                # One that was found broken on resume may just have been written anew.
+                self.checkpoints.rotate(best, [name for name in self.broken if name != self.checkpoints.at(step).name])
+                self.broken = ()
         except HftuneError:
             self.checkpoints.clear()
             raise

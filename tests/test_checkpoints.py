@@ -1,0 +1,291 @@
+"""Checkpoints are whole or absent: every way of hurting one is found out, and an older good one is taken."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_case import Case, KilledError, same
+
+from hftune.errors import HftuneError, RunFailed
+from hftune.training import fit, weights
+from hftune.training.checkpoints import Checkpoints, fault, newest_complete, read_manifest, refuse_changed
+from hftune.training.trainer import HftuneTrainer
+
+FILES = (
+    "manifest.json",
+    "optimizer.pt",
+    "progress.json",
+    "rng_state.pth",
+    "scheduler.pt",
+    "trainable.safetensors",
+    "trainer_state.json",
+)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three epochs, three checkpoints; the score falls, so the first is the best."""
+    case = Case(tmp_path_factory.mktemp("trained"), {}, inputs={"compute_metrics": falling_score()})
+    fit(case.trainer())
+    return case
+
+
+def falling_score() -> Any:
+    scores = iter(range(100, 0, -1))
+    return lambda outcome: {"accuracy": next(scores) / 100}
+
+
+@pytest.fixture
+def store(trained: Case, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained.checkpoints, tmp_path / "checkpoints"))
+
+
+def test_a_checkpoint_has_exactly_these_files(trained: Case) -> None:
+    assert sorted(path.name for path in trained.checkpoints.iterdir()) == [
+        "checkpoint-16",
+        "checkpoint-24",
+        "checkpoint-8",
+    ]
+    for folder in trained.checkpoints.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+        assert set(read_manifest(folder)["files"]) == set(FILES) - {"manifest.json"}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("hurt", [truncate, empty, remove, flip])
+def test_every_hurt_file_is_found_out(store: Path, file: str, hurt: Any) -> None:
+    assert newest_complete(store) == (store / "checkpoint-24", [])
+    hurt(store / "checkpoint-24" / file)
+    found, passed_over = newest_complete(store)
+    assert found == store / "checkpoint-16"
+    assert len(passed_over) == 1
+    assert passed_over[0].startswith("checkpoint-24: ")
+    assert file in passed_over[0]
+
+
+def test_every_byte_of_the_manifest_counts(store: Path) -> None:
+    manifest = store / "checkpoint-24" / "manifest.json"
+    content = manifest.read_bytes()
+    for place in range(0, len(content) - 1, 7):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        manifest.write_bytes(changed)
+        if json_or_none(bytes(changed)) != json.loads(content):  # a changed blank between words says the same
+            assert newest_complete(store)[0] == store / "checkpoint-16", place
+
+
+def json_or_none(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
+def test_a_checkpoint_is_no_use_without_the_best_one(store: Path) -> None:
+    """Going on from 24 would end with the weights of 8, so when those are lost the run must go further back."""
+    flip(store / "checkpoint-8" / "trainable.safetensors")
+    found, passed_over = newest_complete(store)
+    assert found is None
+    assert [line.partition(":")[0] for line in passed_over] == ["checkpoint-24", "checkpoint-16", "checkpoint-8"]
+    assert "best" in passed_over[0]
+
+
+def test_nothing_there_is_nothing(tmp_path: Path) -> None:
+    assert newest_complete(tmp_path / "absent") == (None, [])
+    (tmp_path / "checkpoint-5").mkdir()
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / ".staging" / "checkpoint-9").mkdir(parents=True)
+    assert newest_complete(tmp_path) == (None, ["checkpoint-5: manifest.json is missing"])
+
+
+def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_path: Path) -> None:
+    class Hearing:
+        said: list[str]
+
+        def __init__(self) -> None:
+            self.said = []
+
+        def stage(self, text: str) -> None: ...
+        def begin(self, total: int, unit: str) -> None: ...
+        def advance(self, done: int, facts: Any) -> None: ...
+        def end(self) -> None: ...
+        def note(self, text: str) -> None:
+            self.said.append(text)
+
+        def warn(self, text: str) -> None:
+            self.said.append(text)
+
+    case = Case(tmp_path, {}, inputs={"compute_metrics": lambda outcome: {"accuracy": 0.5}})
+    shutil.copytree(trained.checkpoints, case.checkpoints)
+    flip(case.checkpoints / "checkpoint-24" / "optimizer.pt")
+    hearing = Hearing()
+    fit(case.trainer(listener=hearing), resume=True)
+    assert hearing.said == [
+        "passed over a broken checkpoint, checkpoint-24: optimizer.pt is not as it was saved",
+        "going on from checkpoint-16",
+    ]
+    assert fault(case.checkpoints / "checkpoint-24") is None
+    assert same(case.weights_at(24), trained.weights_at(24))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["os", "wrapped"],
+)
+@pytest.mark.parametrize("where", ["weights", "optimizer", "manifest"])
+def test_a_full_disk_leaves_earlier_checkpoints_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
+) -> None:
+    case = Case(tmp_path, {"eval_steps": 4, "epochs": 1})
+    trainer = case.trainer()
+    real: Any = {
+        "weights": (weights, "save"),
+        "optimizer": (HftuneTrainer, "_save_optimizer_and_scheduler"),
+        "manifest": (Checkpoints, "commit"),
+    }[where]
+    original, calls = getattr(*real), []
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise error
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(*real, full)
+    with pytest.raises(RunFailed, match=r"disk is full.*step 8.*checkpoint-4 is intact") as failed:
+        fit(trainer)
+    assert failed.value.exit_code == 1
+    assert [path.name for path in case.checkpoints.iterdir()] == ["checkpoint-4"]
+    assert fault(case.checkpoints / "checkpoint-4") is None
+    monkeypatch.undo()
+    assert fit(case.trainer(), resume=True).steps == 8
+
+
+def test_killed_while_saving_leaves_no_half_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, {"epochs": 2})
+    trainer = case.trainer()
+
+    def killed(self: Any, folder: str) -> None:
+        if "checkpoint-16" in folder:
+            raise KilledError
+
+    monkeypatch.setattr(HftuneTrainer, "_save_rng_state", killed)
+    monkeypatch.setattr(Checkpoints, "clear", lambda self: None)
+    with pytest.raises(RunFailed):
+        fit(trainer)
+    assert newest_complete(case.checkpoints) == (case.checkpoints / "checkpoint-8", [])
+    assert (case.checkpoints / ".staging" / "checkpoint-16").is_dir()
+    monkeypatch.undo()
+    case.trainer().checkpoints.clear()
+    assert sorted(path.name for path in case.checkpoints.iterdir()) == ["checkpoint-8"]
+
+
+def staged(store: Checkpoints, step: int, best: int | None) -> None:
+    store.begin()
+    folder = store.staging / f"checkpoint-{step}"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.bin").write_bytes(bytes([step]))
+    (folder / "inner" / "b.bin").write_bytes(b"shard")
+    store.commit(step, best)
+
+
+def steps(store: Checkpoints) -> list[int]:
+    return sorted(int(path.name.removeprefix("checkpoint-")) for path in store.directory.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [10, 50]), (2, [10, 50]), (3, [10, 40, 50]), (9, [10, 20, 30, 40, 50])])
+def test_rotation_keeps_the_best_and_the_newest(tmp_path: Path, keep: int, left: list[int]) -> None:
+    store = Checkpoints(tmp_path, keep, {})
+    for step in (10, 20, 30, 40, 50):
+        staged(store, step, best=10)
+        store.rotate(best=10)
+    assert steps(store) == left
+    assert all(fault(path) is None for path in tmp_path.glob("checkpoint-*"))
+
+
+def test_broken_ones_are_not_counted(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {})
+    for step in (10, 20, 30):
+        staged(store, step, best=None)
+    remove(tmp_path / "checkpoint-30" / "manifest.json")
+    flip(tmp_path / "checkpoint-20" / "a.bin")
+    staged(store, 40, best=None)
+    store.rotate(best=None, broken=["checkpoint-20"])
+    assert steps(store) == [10, 40]
+
+
+def test_a_step_that_is_saved_again_replaces_the_old_one(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {})
+    staged(store, 10, best=None)
+    flip(tmp_path / "checkpoint-10" / "a.bin")
+    staged(store, 10, best=None)
+    assert fault(tmp_path / "checkpoint-10") is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10"]
+
+
+def test_files_in_subfolders_are_sealed_too(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {})
+    staged(store, 10, best=None)
+    flip(tmp_path / "checkpoint-10" / "inner" / "b.bin")
+    assert fault(tmp_path / "checkpoint-10") == "inner/b.bin is not as it was saved"
+
+
+def test_settings_must_match(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {"batch_size": 8, "seed": 1})
+    staged(store, 10, best=None)
+    refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1})
+    with pytest.raises(HftuneError, match="batch_size: 8 → 16") as refused:
+        refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 16, "seed": 1})
+    assert refused.value.exit_code == 2
+    with pytest.raises(HftuneError, match="new: None → 3"):
+        refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1, "new": 3})
+
+
+def test_weights_come_back_bit_for_bit_and_only_those_that_move(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    model(torch.randn(8, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    weights.save(model, tmp_path)
+    for value in model.state_dict().values():
+        value.copy_(torch.zeros_like(value))
+    weights.load(model, tmp_path)
+    after = model.state_dict()
+    assert all(torch.equal(after[n], before[n]) for n in before if not n.startswith("0."))
+    assert (after["0.weight"] == 0).all()
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    weights.save(torch.nn.Linear(3, 4), tmp_path)
+    with pytest.raises(HftuneError, match=r"another model.*weight"):
+        weights.load(torch.nn.Linear(3, 5), tmp_path)
+    with pytest.raises(HftuneError, match=r"another model.*bias"):
+        weights.load(torch.nn.Linear(3, 4, bias=False), tmp_path)
