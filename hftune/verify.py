@@ -1,14 +1,17 @@
 """The proof that a saved model is the one that was trained: a fresh process loads it and must say the same.
 
-The pipeline calls ``verify``, which starts ``python -m hftune.verify`` and compares. Nothing of the training process
-can leak into that answer: no patched module, no object in memory, no tokenizer state.
+The pipeline calls ``verify``, which starts ``python -m hftune.verify`` and compares; ``hftune.hub`` asks what was
+published in the same way. Nothing of the training process can leak into that answer: no patched module, no object in
+memory, no tokenizer state.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,30 @@ def verify(folder: Path, task: str, probe: list[dict[str, Any]], expected: Any) 
     Raises:
         RunFailed: It does not load, or says something else.
     """
-    request = json.dumps({"folder": str(folder.resolve()), "task": task, "probe": probe})
-    outcome = subprocess.run(
-        [sys.executable, "-m", "hftune.verify"], input=request, capture_output=True, text=True, check=False
-    )
+    compare(folder, fresh_outputs([folder], task, probe)[0], expected)
+
+
+def fresh_outputs(folders: Sequence[Path], task: str, probe: list[dict[str, Any]]) -> list[Any]:
+    """What each model folder says of the probe rows when a fresh process loads it.
+
+    Raises:
+        RunFailed: One does not load.
+    """
+    request = json.dumps({"folders": [str(folder.resolve()) for folder in folders], "task": task, "probe": probe})
+    command, environment = fresh_process("hftune.verify")
+    outcome = subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
     if outcome.returncode != 0:
         reason = outcome.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise _failed(folder, f"a fresh process can't load it: {reason[0]}")
-    answer = json.loads(outcome.stdout.splitlines()[-1])
-    compare(folder, answer["outputs"], expected)
+        raise _failed(folders[0], f"a fresh process can't load it: {reason[0]}")
+    answer: list[Any] = json.loads(outcome.stdout.splitlines()[-1])["outputs"]
+    return answer
+
+
+def fresh_process(module: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment that run one of our modules; a json.py in the current folder is not imported there."""
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(entry for entry in (root, os.environ.get("PYTHONPATH", "")) if entry)
+    return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
 
 
 def compare(folder: Path, got: Any, expected: Any) -> None:
@@ -58,10 +76,11 @@ def compare(folder: Path, got: Any, expected: Any) -> None:
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
-    """What the saved artefact says of the probe rows; runs in the fresh process."""
+    """What the saved artefacts say of the probe rows; runs in the fresh process."""
     from hftune.tasks import TASKS
 
-    return {"outputs": TASKS[request["task"]].reload_outputs(Path(request["folder"]), request["probe"])}
+    task = TASKS[request["task"]]
+    return {"outputs": [task.reload_outputs(Path(folder), request["probe"]) for folder in request["folders"]]}
 
 
 def _failed(folder: Path, what: str) -> RunFailed:

@@ -1,0 +1,139 @@
+"""Requests to the Hub that are tried again, with a time limit each. Called by ``hftune.hub.publish``.
+
+Every attempt is a process of its own (``hftune.hub.worker``), so that one that hangs can be ended, and nothing of the
+caller's own Hub client is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from huggingface_hub import get_token
+
+from hftune.errors import HftuneError, RunFailed
+from hftune.verify import fresh_process
+
+logger = logging.getLogger(__name__)
+
+LOG_IN = "log in with `hf auth login`, or set HF_TOKEN, with a token that may write (hf.co/settings/tokens)"
+LATER = "nothing is lost: push again later with `hftune push RUN USER/NAME`"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often and how long."""
+
+    attempts: int = 5
+    """Tries in all before giving up."""
+    first_wait: float = 2.0
+    """Seconds before the second try; each wait is twice the one before."""
+    longest_wait: float = 60.0
+    """No wait is longer, unless the Hub asks for it."""
+    silence: float = 60.0
+    """Seconds without a byte moving before a connection is given up."""
+    slowest: float = 50_000.0
+    """Bytes a second below which an attempt is ended, however alive it seems."""
+
+    def wait(self, failures: int, asked: float) -> float:
+        """Seconds before the next try, with some chance in them, so that many clients do not come back as one."""
+        growing = min(self.first_wait * 2.0 ** (failures - 1), self.longest_wait)
+        return max(growing * random.uniform(0.75, 1.25), min(asked, 10 * self.longest_wait))
+
+    def limit(self, size: int) -> float:
+        """Seconds that an attempt to move so many bytes may take in all."""
+        return 5 * self.silence + size / self.slowest
+
+
+def require_token() -> str:
+    """The token of HF_TOKEN or of the login; it is held in memory and goes nowhere but to the Hub.
+
+    Raises:
+        HftuneError: There is none.
+    """
+    token = get_token()
+    if not token:
+        raise HftuneError("publishing needs a Hub token, and there is none", hint=LOG_IN)
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise HftuneError("the Hub token has characters in it that no token has", hint=LOG_IN)
+    return token
+
+
+def insist(action: str, request: Mapping[str, Any], token: str, patience: Patience, *, size: int = 0) -> dict[str, Any]:
+    """Ask until the Hub answers, or patience is at its end.
+
+    Args:
+        action: One of ``hftune.hub.worker.ACTIONS``.
+        request: What the action needs.
+        token: Whose name it is done in.
+        patience: How often and how long.
+        size: Bytes that are to be moved.
+
+    Raises:
+        HftuneError: The Hub refuses: wrong token, not allowed, a card it does not take.
+        RunFailed: It could not be reached, or went wrong in a way that trying again did not mend.
+    """
+    for failures in range(1, patience.attempts + 1):
+        answer = _attempt(action, request, token, patience, size)
+        if "result" in answer:
+            result: dict[str, Any] = answer["result"]
+            return result
+        error = answer["error"]
+        if error["kind"] != "transient":
+            raise refusal(error, str(request["repo"]))
+        if failures < patience.attempts:
+            wait = patience.wait(failures, error["wait"])
+            logger.warning(
+                "the Hub: %s; trying again in %.0f s (%d of %d)", error["text"], wait, failures + 1, patience.attempts
+            )
+            time.sleep(wait)
+    raise RunFailed(
+        f"the Hub did not take it in {patience.attempts} attempts; the last one: {error['text']}", hint=LATER
+    )
+
+
+def _attempt(action: str, request: Mapping[str, Any], token: str, patience: Patience, size: int) -> dict[str, Any]:
+    """One process, one answer."""
+    limit = patience.limit(size)
+    command, environment = fresh_process("hftune.hub.worker")
+    body = json.dumps({**request, "action": action, "silence": patience.silence})
+    try:
+        done = subprocess.run(
+            command,
+            input=body,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+            # The token goes by the environment: other users can read a command line.
+            env={**environment, "HF_TOKEN": token},
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": {"kind": "transient", "text": f"no end in {limit:.0f} s, ended", "wait": 0.0}}
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1].replace(token, "[token]")
+        return {"error": {"kind": "other", "text": f"exit code {done.returncode}: {said}", "wait": 0.0}}
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def refusal(error: Mapping[str, Any], repo: str) -> HftuneError:
+    """What the Hub will not do, in our words."""
+    if error["kind"] == "unauthorised":
+        return HftuneError("the Hub does not know your token", hint=LOG_IN)
+    if error["kind"] == "forbidden":
+        return HftuneError(f"your token may not write to {repo}", hint=f"name a repository of your own, or {LOG_IN}")
+    if error["kind"] == "offline":
+        return HftuneError("the Hub is switched off by HF_HUB_OFFLINE", hint="unset HF_HUB_OFFLINE to publish")
+    if error["kind"] == "card":
+        return HftuneError(
+            f"the Hub does not take the model card: {error['text']}", hint="mend README.md in the model folder"
+        )
+    return RunFailed(f"the Hub refuses to publish {repo}: {error['text']}", hint=LATER)

@@ -1,0 +1,67 @@
+"""The proof that what is on the Hub is what was sent: fetched anew, compared file by file, loaded and asked.
+
+Called by ``hftune.hub.publish`` after the upload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hftune.errors import RunFailed
+from hftune.hub.attempt import Patience, insist
+from hftune.runs.directory import RunDir
+from hftune.verify import compare, fresh_outputs
+
+PROBE_ROWS = 8
+ANSWERS = frozenset({"id", "gold", "label", "probabilities"})
+"""Columns of predictions/*.jsonl that a model gives; the others are what it is asked."""
+
+
+def prove(run: RunDir, files: dict[str, Path], repo: str, commit: str, token: str, patience: Patience) -> bool:
+    """Fetch the commit into an empty folder and compare it with what was sent.
+
+    Returns:
+        True when the fetched model was asked the run's probe rows and gave the local model's answers; False when the
+        run holds no rows to ask, so that only the files were compared.
+
+    Raises:
+        RunFailed: The Hub holds something else.
+    """
+    size = sum(path.stat().st_size for path in files.values())
+    with tempfile.TemporaryDirectory(prefix="hftune-proof-") as cache:
+        request = {"repo": repo, "revision": commit, "cache": cache}
+        fetched = Path(insist("download", request, token, patience, size=size)["folder"])
+        for name, path in files.items():
+            if not (fetched / name).is_file() or _digest(fetched / name) != _digest(path):
+                raise _differs(f"{name} on the Hub ({repo}, commit {commit[:10]})", "its bytes differ")
+        rows = probe_rows(run)
+        if not rows:
+            return False
+        task = run.read_recipe().task.kind
+        try:
+            got, expected = fresh_outputs([fetched, run.model], task, rows)
+            compare(fetched, got, expected)
+        except RunFailed as error:
+            raise _differs(f"the model on the Hub ({repo}, commit {commit[:10]})", error.message) from error
+    return True
+
+
+def _differs(what: str, how: str) -> RunFailed:
+    return RunFailed(f"{what} is not what was sent: {how}", hint="push again; the run itself is intact")
+
+
+def probe_rows(run: RunDir) -> list[dict[str, Any]]:
+    """Rows to ask both models: the first that the run has answered itself."""
+    for split in ("dev", "test"):
+        rows = run.read_predictions(split)[:PROBE_ROWS]
+        if rows:
+            return [{name: value for name, value in row.items() if name not in ANSWERS} for row in rows]
+    return []
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,157 @@
+"""A finished run to the Hugging Face Hub: what is published, where to, and the proof that it arrived.
+
+``hftune push`` and the pipeline (``--push-to-hub``) call ``push``; the pipeline calls ``check_access`` before training,
+so that a wrong token or name is told before hours of work and not after.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+
+from hftune.config.hub import HubSection
+from hftune.errors import HftuneError, RunFailed
+from hftune.hub.attempt import LOG_IN, Patience, insist, require_token
+from hftune.hub.card import fill_address, write_card
+from hftune.hub.contents import CARD, MARK, published_files, refuse_secret
+from hftune.hub.proof import prove
+from hftune.runs.directory import RunDir
+
+if TYPE_CHECKING:
+    from hftune.training.progress import Listener  # its package brings torch, which is not needed here
+
+MAIN = "main"
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is on the Hub now."""
+
+    repo: str
+    revision: str
+    commit: str
+    url: str
+    verified: bool
+    """Whether the model was loaded from there and said the same as the local one; False: only compared as files."""
+
+    def __str__(self) -> str:
+        """One line for whoever watches."""
+        proof = "loaded from there and checked" if self.verified else "every file compared with the local one"
+        return f"{self.url} (commit {self.commit[:10]}) holds the model: {proof}"
+
+
+def check_access(section: HubSection, patience: Patience = PATIENCE) -> None:
+    """Whether a push to this place would be let through; changes nothing.
+
+    Raises:
+        HftuneError: No token, a wrong one, a name that is not yours or is taken by something else, or no Hub.
+    """
+    try:
+        _check(section, require_token(), patience)
+    except RunFailed as error:
+        # Nothing has begun yet: this is a request that can't be carried out, not a run that failed.
+        raise HftuneError(error.message, hint="leave --push-to-hub out, and publish later with `hftune push`") from None
+
+
+def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Patience = PATIENCE) -> Published:
+    """Publish a run's model, tokenizer and card, then load it from there and compare.
+
+    Args:
+        run: A run that is complete.
+        section: Where to; ``push_to`` must be given.
+        listener: Who watches.
+        patience: How often and how long failures of the Hub are borne.
+
+    Raises:
+        HftuneError: The run, the name, the token or the card won't do.
+        RunFailed: The Hub failed, or holds something else than was sent; the run itself is intact.
+    """
+    if not run.complete:
+        raise HftuneError(
+            f"the run {run.path} is not complete, so its model was never checked",
+            hint=f"finish it first: --output {run.path} --resume",
+        )
+    if not (run.model / CARD).is_file():
+        write_card(run)
+    files, left_out = published_files(run.model)
+    token = require_token()
+    listener.stage(f"asking the Hub for {section.push_to}")
+    repo = _check(section, token, patience)
+    revision = section.revision or MAIN
+    if left_out:
+        listener.note(f"not published: {', '.join(left_out)}")
+
+    with tempfile.TemporaryDirectory(prefix="hftune-push-") as scratch:
+        # The card in the run names no repository: one run may be published in several places.
+        card = Path(scratch) / CARD
+        text = (run.model / CARD).read_text(encoding="utf-8")
+        card.write_text(fill_address(text, repo, section.revision), encoding="utf-8", newline="")
+        files[CARD] = card
+        refuse_secret(files, token)
+
+        size = sum(path.stat().st_size for path in files.values())
+        listener.stage(f"uploading {len(files)} files ({size / 1e6:,.1f} MB) to {repo}")
+        request = {
+            "repo": repo,
+            "revision": revision,
+            "private": section.private,
+            "files": {name: str(path.resolve()) for name, path in files.items()},
+            "message": f"Publish {run.name} with hftune",
+        }
+        made = insist("upload", request, token, patience, size=size)
+
+        listener.stage("loading it from the Hub")
+        verified = prove(run, files, repo, made["commit"], token, patience)
+    published = Published(repo, revision, made["commit"], made["url"], verified)
+    listener.note(str(published))
+    return published
+
+
+def _check(section: HubSection, token: str, patience: Patience) -> str:
+    """The repository's id, if this account may publish there."""
+    repo = _repo_id(section)
+    request = {"repo": repo, "revision": section.revision or MAIN}
+    found = insist("check", request, token, patience)
+    namespace = repo.split("/")[0]
+    if namespace not in found["namespaces"]:
+        raise HftuneError(
+            f"{repo} is not yours: you are {found['user']} on the Hub",
+            hint=f"push to {found['user']}/{repo.split('/')[1]}, or {LOG_IN} for {namespace}",
+        )
+    if found["role"] == "read":
+        raise HftuneError("your Hub token may read but not write", hint=LOG_IN)
+    if found["exists"]:
+        _check_existing(repo, section, found)
+    return repo
+
+
+def _check_existing(repo: str, section: HubSection, found: dict[str, Any]) -> None:
+    foreign = [name for name in found["files"] if name.endswith((".safetensors", ".bin", ".gguf", "config.json"))]
+    if foreign and MARK not in found["files"]:
+        raise HftuneError(
+            f"the name {repo} is taken by a model that hftune did not publish ({', '.join(foreign[:3])})",
+            hint="take another name, or put it on a branch of its own with --revision",
+        )
+    if section.private and not found["private"]:
+        raise HftuneError(
+            f"a private repository was asked for, but {repo} exists already and is public",
+            hint="make it private in its settings on the Hub, take another name, or leave --private out",
+        )
+
+
+def _repo_id(section: HubSection) -> str:
+    repo = section.push_to
+    hint = "write USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
+    if repo is None or repo.count("/") != 1:
+        raise HftuneError(f"a repository is USER/NAME, got {repo!r}", hint=hint)
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise HftuneError(f"{repo!r} is no name for a repository: {error}", hint=hint) from error
+    return repo

@@ -1,0 +1,55 @@
+"""How a published model is loaded, as lines that run: decided by what its configuration says. Used by the card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hftune.hub.markdown import fenced
+
+ADDRESS = '"USER/NAME"'
+"""Stands in the card of a run until it is pushed."""
+
+TEXT = '"the food was great but we will never come back"'
+PAIR = '{"text": "is the sky blue?", "text_pair": "by day the sky is blue"}'
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the Hub and a reader must know to load the model."""
+
+    pipeline_tag: str
+    library: str
+    snippet: str
+
+
+def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool) -> Usage:
+    """The way to load a model.
+
+    Args:
+        config: Its config.json; empty for a bare adapter.
+        adapter: Whether the folder holds an adapter, which only hftune knows to join to its base.
+        pairs: Whether it reads two texts a row.
+    """
+    kinds = " ".join(config.get("architectures") or [])
+    generates = "CausalLM" in kinds or "LMHead" in kinds or "GPT" in kinds
+    tag = "text-generation" if generates else "text-classification"
+    if adapter:
+        given = f"[{PAIR}]" if pairs else f"[{TEXT}]"
+        texts = '["is the sky blue?"], ["by day the sky is blue"]' if pairs else given
+        lines = ["from hftune import predict  # pip install hftune", "", f"print(predict({ADDRESS}, {texts}))"]
+        return Usage(tag, "peft", fenced("\n".join(lines), "python"))
+    trust = ", trust_remote_code=True" if config.get("auto_map") else ""
+    asked = '"Where was"' if generates else PAIR if pairs else TEXT
+    more = ", max_new_tokens=40" if generates else ""
+    lines = [
+        "from transformers import pipeline",
+        "",
+        f'model = pipeline("{tag}", model={ADDRESS}{trust})',
+        f"print(model({asked}{more}))",
+    ]
+    snippet = fenced("\n".join(lines), "python")
+    if trust:
+        snippet += "\n\nThe model's own code comes with it, in the .py files: read it before you trust it."
+    return Usage(tag, "transformers", snippet)

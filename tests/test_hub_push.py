@@ -1,0 +1,317 @@
+"""Publishing to a hub on 127.0.0.1: what arrives, what is borne, what is refused, and where the token goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished_run import LABELS, TEXTS, finished_run
+from loopback_hub import LoopbackHub, serve
+
+from hftune.errors import HftuneError
+from hftune.hub.attempt import Patience
+from hftune.hub.contents import published_files, refuse_secret
+from hftune.runs.directory import RunDir
+
+ROOT = str(Path(__file__).parent.parent)
+PUBLISHED = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+
+PRELUDE = """
+import json, os, sys
+from pathlib import Path
+from hftune.config.hub import HubSection
+from hftune.errors import HftuneError
+from hftune.hub import Patience, push
+from hftune.runs.directory import RunDir
+
+class Silent:
+    stage = note = lambda self, text: None
+
+seen = {}
+swift = dict(first_wait=0.05, silence=3.0)
+
+def attempt(name, section, path="run", attempts=2):
+    try:
+        done = push(RunDir.open(Path(path)), HubSection(**section), Silent(), patience=Patience(attempts, **swift))
+        seen[name] = [done.revision, done.commit, done.url, done.verified]
+    except HftuneError as error:
+        seen[name] = [error.exit_code, error.message, error.hint]
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = finished_run(tmp_path_factory.mktemp("made") / "run")
+    return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, finished: RunDir) -> Path:
+    """A folder of the test's own, with the run in it."""
+    shutil.copytree(finished.path, tmp_path / "run")
+    return tmp_path
+
+
+def hftune(
+    hub: LoopbackHub, home: Path, *arguments: str, token: str | None = None, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hftune", *arguments]
+    return hub.run(command, home, token=token, PYTHONPATH=ROOT, OMP_NUM_THREADS="1", **extra)
+
+
+def script(hub: LoopbackHub, home: Path, source: str, token: str | None) -> tuple[dict[str, Any], str]:
+    """What a script saw, and everything it printed."""
+    command = [sys.executable, "-c", f"{PRELUDE}\n{source}\nprint(json.dumps(seen))"]
+    done = hub.run(command, home, token=token, PYTHONPATH=ROOT, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
+
+
+def token_in_files(folder: Path, token: str) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+
+
+LOAD = """
+import json
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+model = AutoModelForSequenceClassification.from_pretrained("tester/reviews")
+tokenizer = AutoTokenizer.from_pretrained("tester/reviews")
+answers = pipeline("text-classification", model="tester/reviews", top_k=None)(TEXTS)
+print(json.dumps([model.config.id2label[0], tokenizer.model_max_length, answers]))
+"""
+
+
+def test_push_and_use(hub: LoopbackHub, home: Path) -> None:
+    (home / "run" / "model" / "notes.txt").write_text("mine")
+    (home / "json.py").write_text("raise SystemExit('a file of the current folder was imported')")
+    done = hub.run(
+        [sys.executable, "-P", "-m", "hftune", "push", "run", "tester/reviews", "--private", "--json"],
+        home,
+        token=hub.token,
+        PYTHONPATH=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    (home / "json.py").unlink()
+    answer = json.loads(done.stdout)
+    assert (answer["repo"], answer["revision"], answer["verified"]) == ("tester/reviews", "main", True)
+    assert answer["url"] == f"{hub.url}/tester/reviews"
+    commits = hub.commits("tester/reviews")
+    assert [commit.title for commit in commits] == ["Publish run with hftune", "initial commit"]
+    assert answer["commit"] == commits[0].oid
+    assert hub.repo("tester/reviews").private
+    files = hub.files("tester/reviews")
+    assert set(files) == PUBLISHED | {".gitattributes"}
+    assert "not published: notes.txt" in done.stderr
+    assert b'model="tester/reviews")' in files["README.md"]
+    assert files["model.safetensors"] == (home / "run" / "model" / "model.safetensors").read_bytes()
+
+    loaded = hub.run(
+        [sys.executable, "-c", LOAD.replace("TEXTS", repr(list(TEXTS)))], home, token=hub.token, OMP_NUM_THREADS="1"
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    first, length, answers = json.loads(loaded.stdout.splitlines()[-1])
+    expected = RunDir(home / "run").read_predictions("dev")
+    assert (first, length) == (LABELS[0], 16)
+    for row, scores in zip(expected, answers, strict=True):
+        assert {score["label"]: pytest.approx(score["score"], abs=1e-4) for score in scores} == row["probabilities"]
+
+    told = hftune(hub, home, "predict", "tester/reviews", *TEXTS, "--json", token=hub.token)
+    assert told.returncode == 0, told.stderr
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["label"] for line in lines] == [row["label"] for row in expected]
+
+    assert hub.leaks() == [] and hub.unrouted == []
+    assert token_in_files(home, hub.token) == []
+    assert hub.token not in done.stdout + done.stderr + told.stdout + told.stderr
+    nobody = hftune(hub, home / "run", "predict", "tester/reviews", "great food")
+    assert nobody.returncode == 2 and "no model 'tester/reviews'" in nobody.stderr
+
+
+FAULTS = """
+import shutil
+shutil.rmtree("run/predictions")  # no rows to ask: the files alone are compared, which takes less time
+attempt("push", dict(push_to="tester/x", revision="trial"), attempts=6)
+attempt("again", dict(push_to="tester/x", revision="trial"))
+"""
+
+
+def test_failures_are_borne_and_one_commit_is_made(hub: LoopbackHub, home: Path) -> None:
+    commit = "/commit/trial"
+    hub.fail("/api/whoami-v2", status=503)
+    hub.fail("/preupload/", status=500)
+    hub.cut("^/objects/", after=1000, method="PUT")
+    hub.fail(commit, status=500)
+    hub.cut(commit, after=10)
+    hub.stall(commit, 20)  # longer than our patience with silence: the attempt is given up
+    hub.lose_answer(commit)
+
+    seen, printed = script(hub, home, FAULTS, hub.token)
+
+    assert hub.pending_faults() == 0
+    assert seen["push"][0] == "trial" and seen["push"][3] is False
+    assert seen["push"][2] == f"{hub.url}/tester/x/tree/trial"
+    titles = [made.title for made in hub.commits("tester/x", "trial")]
+    assert titles == ["Publish run with hftune", "initial commit"]  # the lost answer's commit, found and not repeated
+    assert seen["push"][1] == hub.commits("tester/x", "trial")[0].oid
+    assert seen["again"][1] == seen["push"][1]  # nothing changed: no empty commit
+    assert set(hub.files("tester/x", "trial")) == PUBLISHED | {".gitattributes"}
+    assert set(hub.files("tester/x", "main")) == {".gitattributes"}
+    assert b'"tester/x", revision="trial")' in hub.files("tester/x", "trial")["README.md"]
+    assert "trying again" in printed
+    assert (hub.leaks(), token_in_files(home, hub.token)) == ([], []) and hub.token not in printed
+
+
+def test_a_new_push_takes_the_place_of_the_old(hub: LoopbackHub, home: Path) -> None:
+    old = {"hftune.json": b"{}", "adapter_config.json": b"{}", "adapter_model.safetensors": b"x", "LICENSE": b"mine"}
+    hub.add_model("tester/x", old)
+    shutil.rmtree(home / "run" / "predictions")
+    seen, _ = script(hub, home, 'attempt("push", dict(push_to="tester/x"))', hub.token)
+    assert seen["push"][3] is False
+    assert set(hub.files("tester/x")) == PUBLISHED | {".gitattributes", "LICENSE"}
+
+
+REFUSALS = """
+good = os.environ.pop("HF_TOKEN")
+attempt("no token", dict(push_to="tester/x"))
+os.environ["HF_TOKEN"] = "hf_wrong"
+attempt("wrong token", dict(push_to="tester/x"))
+os.environ["HF_TOKEN"] = "hf_wr\\u00f6ng"
+attempt("odd token", dict(push_to="tester/x"))
+os.environ["HF_TOKEN"] = os.environ["READ_TOKEN"]
+attempt("read token", dict(push_to="tester/x"))
+os.environ["HF_TOKEN"] = good
+attempt("not yours", dict(push_to="other/x"))
+attempt("taken", dict(push_to="tester/taken"))
+attempt("public", dict(push_to="tester/public", private=True))
+attempt("no user", dict(push_to="reviews"))
+attempt("bad name", dict(push_to="tester/a b"))
+Path("run/model/hftune.json").write_text(good)
+attempt("token inside", dict(push_to="tester/x"))
+Path("run/model/README.md").write_text("---\\nmodel-index: 5\\n---\\n")
+Path("run/model/hftune.json").write_text("{}")
+attempt("bad card", dict(push_to="tester/x"))
+metrics = json.loads(Path("run/metrics.json").read_text())
+Path("run/metrics.json").write_text(json.dumps(metrics | {"verified": False}))
+attempt("incomplete", dict(push_to="tester/x"))
+"""
+
+
+def test_refusals(hub: LoopbackHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add_user("other")
+    hub.add_model("tester/taken", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    hub.add_model("tester/public", {"README.md": b"hello"})
+    monkeypatch.setenv("READ_TOKEN", hub.add_user("tester", role="read"))
+
+    seen, printed = script(hub, home, REFUSALS, hub.token)
+
+    expected = {
+        "no token": "needs a Hub token, and there is none",
+        "wrong token": "the Hub does not know your token",
+        "odd token": "characters in it that no token has",
+        "read token": "may read but not write",
+        "not yours": "other/x is not yours: you are tester",
+        "taken": "tester/taken is taken by a model that hftune did not publish",
+        "public": "tester/public exists already and is public",
+        "no user": "a repository is USER/NAME, got 'reviews'",
+        "bad name": "is no name for a repository",
+        "token inside": "your Hub token stands in hftune.json",
+        "bad card": "the Hub does not take the model card",
+        "incomplete": "is not complete",
+    }
+    assert {name: found[0] for name, found in seen.items()} == dict.fromkeys(expected, 2)
+    assert [name for name, text in expected.items() if text not in seen[name][1]] == []
+    for name in ("no token", "wrong token", "odd token", "read token", "not yours"):
+        assert "hf auth login" in seen[name][2] and "HF_TOKEN" in seen[name][2]
+    assert set(hub.files("tester/taken")) == {".gitattributes", "config.json", "pytorch_model.bin"}
+    assert hub.leaks() == [] and hub.token not in printed and "hf_wr" not in printed
+
+
+def test_giving_up_leaves_nothing_and_says_so(hub: LoopbackHub, home: Path) -> None:
+    hub.fail("/commit/", status=502, times=99)
+    seen, _ = script(hub, home, 'attempt("push", dict(push_to="tester/x"))', hub.token)
+    code, message, hint = seen["push"]
+    assert code == 1 and "in 2 attempts" in message and "502" in message and "hftune push" in hint
+    assert set(hub.files("tester/x")) == {".gitattributes"}
+    assert sum("/commit/" in request.path for request in hub.requests) == 2
+
+    closed = hftune(hub, home, "push", "run", "tester/x", token=hub.token, HF_HUB_OFFLINE="1")
+    assert closed.returncode == 2 and "HF_HUB_OFFLINE" in closed.stderr
+
+
+PROVE = """
+import shutil, torch
+from safetensors.torch import load_file, save_file
+from hftune.hub.proof import prove
+attempt("push", dict(push_to="tester/x"))
+sent = {path.name: path for path in Path("run/model").iterdir() if path.name != "README.md"}
+def again(name, files):
+    try:
+        seen[name] = prove(RunDir(Path("run")), files, "tester/x", seen["push"][1], os.environ["HF_TOKEN"], Patience())
+    except HftuneError as error:
+        seen[name] = [error.exit_code, error.message]
+shutil.copytree("run/model", "sent")
+Path("other.json").write_text("{}")
+again("another file", {**sent, "hftune.json": Path("other.json")})
+weights = load_file("run/model/model.safetensors")
+weights["classifier.bias"] += 1
+save_file(weights, "run/model/model.safetensors", metadata={"format": "pt"})
+again("another model", {name: Path("sent") / name for name in sent})
+"""
+
+
+def test_something_else_on_the_hub_is_noticed(hub: LoopbackHub, home: Path) -> None:
+    seen, _ = script(hub, home, PROVE, hub.token)
+    assert seen["push"][3] is True
+    assert seen["another file"][0] == 1 and "hftune.json on the Hub" in seen["another file"][1]
+    assert seen["another model"][0] == 1 and "outputs differ" in seen["another model"][1]
+
+
+def test_only_named_files_are_published(home: Path) -> None:
+    folder = home / "run" / "model"
+    (folder / "modeling_own.py").write_text("")
+    (folder / "trainer_state.json").write_text("{}")
+    files, left_out = published_files(folder)
+    assert set(files) == PUBLISHED - {"README.md"} | {"modeling_own.py"} and left_out == ["trainer_state.json"]
+    refuse_secret(files, "hf_not_there")
+    with pytest.raises(HftuneError, match=r"stands in config\.json"):
+        refuse_secret(files, "BertForSequenceClassification")
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "rng_state.pth", "sub/model.PKL"])
+def test_pickles_are_refused(home: Path, name: str) -> None:
+    (home / "run" / "model" / name).parent.mkdir(exist_ok=True)
+    (home / "run" / "model" / name).write_bytes(b"x")
+    with pytest.raises(HftuneError, match=name):
+        published_files(home / "run" / "model")
+
+
+def test_links_and_empty_folders_are_refused(home: Path) -> None:
+    folder = home / "run" / "model"
+    (home / "private.txt").write_text("secret")
+    (folder / "vocab.txt").symlink_to(home / "private.txt")
+    with pytest.raises(HftuneError, match="link"):
+        published_files(folder)
+    (folder / "vocab.txt").unlink()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(HftuneError, match="holds no model"):
+        published_files(folder)
+
+
+def test_patience() -> None:
+    patience = Patience(first_wait=2.0, longest_wait=10.0)
+    assert 1.5 <= patience.wait(1, 0) <= 2.5 and 3 <= patience.wait(2, 0) <= 5
+    assert 7.5 <= patience.wait(9, 0) <= 12.5
+    assert patience.wait(1, 30.0) == 30.0  # the Hub asked for it
+    assert patience.limit(5_000_000) == 5 * 60 + 100
