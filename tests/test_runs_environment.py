@@ -74,6 +74,7 @@ def test_a_revision_is_kept_and_words_are_quoted(monkeypatch: pytest.MonkeyPatch
     assert echoed.stdout.split("\0")[:-1] == ["hftune", *given[1:]]
     assert "alice" not in command
     assert command_line(["/site/hftune/__main__.py", "doctor"]) == "python -m hftune doctor"
+    assert command_line(["-c"]) == "" and command_line([]) == ""
 
 
 def test_git_state_is_that_of_the_checkout(tmp_path: Path) -> None:

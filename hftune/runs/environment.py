@@ -106,8 +106,8 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 def command_line(arguments: Sequence[str]) -> str:
     """The command as one can paste it into a shell, without anything that looks like a secret."""
-    if not arguments:
-        return ""
+    if not arguments or arguments[0] in ("", "-c"):
+        return ""  # an interpreter's own session: there is no command to give again
     program = Path(arguments[0]).name
     words = ["python", "-m", "hftune"] if program == "__main__.py" else [program]
     flag = ""
