@@ -210,3 +210,33 @@ def _refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
             f"{run.path} was begun with another recipe; changed: {'; '.join(changed)}",
             hint=f"leave those out to go on (--output {run.path} --resume), or begin anew with another --output",
         )
+
+
+def rescore(run: RunDir, splits: Sequence[str], listener: Listener | None = None) -> RunResult:
+    """Score further splits of a finished run: studies leave test out until dev has selected a setting."""
+    listener = listener or Silent()
+    metrics = run.read_metrics()
+    missing = [name for name in splits if name not in metrics["splits"]]
+    if not missing:
+        return RunResult(run, metrics)
+    recipe = run.read_recipe()
+    task: Task[Any] = TASKS[recipe.task.kind](recipe)
+    data = task.load_data()
+    facts = task.describe(data)
+    if dict(facts.fingerprints) != metrics["data"]["fingerprints"]:
+        raise HftuneError(
+            f"the data of {run.path} has changed since it was trained",
+            hint="bring the old data back, or train again with another --output",
+        )
+    scored = [name for name in SCORED if name in facts.rows and (name in splits or name in metrics["splits"])]
+    with run.locked():
+        evaluation = task.evaluate(run.model, data, scored, listener)
+        updated = {
+            **metrics,
+            "splits": evaluation.splits,
+            "baselines": task.baselines(data, list(evaluation.splits)),
+            "collapsed": evaluation.collapsed is not None,
+            **evaluation.extras,
+        }
+        keep(run, updated, evaluation, listener)
+    return RunResult(run, updated)
