@@ -1,4 +1,4 @@
-"""The comparison of systems: mean ± std, intervals, paired tests, and a verdict in words. Called by ``hftune compare``."""
+"""The comparison of systems: mean ± std, intervals, paired tests, a verdict in words. Called by ``hftune compare``."""
 
 from __future__ import annotations
 
