@@ -87,7 +87,12 @@ def test_planted_faults_are_counted(tmp_path: Path) -> None:
         {"text": texts[1], "label": "no"},  # stands above as yes
         {"text": changed(texts[2], 15), "label": "no"},
     ]
-    dev = [*rows[40:49], rows[3], rows[4], {"text": changed(texts[5], 0), "label": "yes"}]
+    dev = [
+        *rows[40:49],
+        rows[2],
+        rows[4],  # the first is also near to another row of train
+        {"text": changed(texts[5], 0), "label": "yes"},
+    ]
     test = [*rows[50:59], dev[0]]
     found = checked(tmp_path, {"train": train, "dev": dev, "test": test}, max_length=29)
     part = found.splits["train"]
@@ -103,8 +108,8 @@ def test_planted_faults_are_counted(tmp_path: Path) -> None:
     assert found.conflict_examples[0].labels == {"no": 1, "yes": 1}
     assert (part.median_length, part.longest, part.truncated, found.unit) == (30, 30, 1.0, "words")
     assert part.lengths == (Bin(0, 8, 0), Bin(9, 16, 0), Bin(17, 32, 43))
-    assert "2 rows (16.7%) of dev stand word for word in train" in found.findings
-    assert "1 row (8.3%) of dev are nearly the same as a row of train" in found.findings
+    assert "2 rows (16.7%) of dev are word for word in train" in found.findings
+    assert "1 row (8.3%) of dev is nearly the same as a row of train" in found.findings
     assert "at least 100.0% of train are cut at 29 tokens" in found.findings
 
 

@@ -79,6 +79,11 @@ def test_a_bad_csv_is_refused_with_the_place(tmp_path: Path, content: bytes, mes
         ("rows.jsonl", b'{"text": "a", "label": "\\ud800"}\n', "line 1: the label '\\ud800' holds half"),
         ("rows.jsonl", b"[" * 100_000 + b"\n", "line 1: not valid JSON: maximum recursion"),
         ("rows.jsonl", b'{"text": "a", "label": ' + b"9" * 5000 + b"}\n", "line 1: not valid JSON: Exceeds the limit"),
+        (
+            "rows.jsonl",
+            b'{"text": "a", "text_pair": " ", "label": 1}\n',
+            "1 row with no text in column 'text_pair' (line 1)",
+        ),
         ("rows.json", b"[]", "has a header and no rows"),
         ("rows.json", b"[1, 2]", "row 1: expected an object"),
         ("rows.json", b"nonsense", "not valid JSON"),

@@ -20,11 +20,11 @@ class LabelledData(Section):
     revision: str | None = None
     """Branch, tag or commit of a Hub dataset."""
     train: str | None = None
-    """File of the training split, where the names in the folder do not tell."""
+    """File of the training split, where the names in the folder do not tell; or its name on the Hub."""
     dev: str | None = None
-    """File of the dev split."""
+    """File of the dev split, or its name on the Hub."""
     test: str | None = None
-    """File of the test split."""
+    """File of the test split, or its name on the Hub."""
     text_column: str | None = None
     """Column of the (first) text; found by its name where not given."""
     pair_column: str | None = None

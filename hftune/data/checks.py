@@ -211,16 +211,16 @@ def _findings(
     for leak in leaks:
         rows = parts[leak.target].rows
         if leak.exact:
-            said.append(f"{_share(leak.exact, rows)} of {leak.target} stand word for word in {leak.source}")
+            said.append(f"{_rows(leak.exact, rows, leak.target)} word for word in {leak.source}")
         if leak.near:
-            said.append(f"{_share(leak.near, rows)} of {leak.target} are nearly the same as a row of {leak.source}")
+            said.append(f"{_rows(leak.near, rows, leak.target)} nearly the same as a row of {leak.source}")
     if conflicts:
         said.append(f"{count(conflicts, 'text')} with more than one label: no classifier can get all of them right")
     for name, part in parts.items():
         if part.duplicates:
-            said.append(f"{_share(part.duplicates, part.rows)} of {name} repeat an earlier row")
+            said.append(f"{_rows(part.duplicates, part.rows, name)} the same as an earlier row")
         if part.near_duplicates:
-            said.append(f"{_share(part.near_duplicates, part.rows)} of {name} are nearly the same as an earlier row")
+            said.append(f"{_rows(part.near_duplicates, part.rows, name)} nearly the same as an earlier row")
         absent = [label for label, rows in part.labels.items() if not rows]
         if absent:
             said.append(f"{name} has no row of {count(len(absent), 'label')}: {', '.join(absent[:EXAMPLES])}")
@@ -230,5 +230,5 @@ def _findings(
     return said
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{count(part, 'row')} ({part / whole:.1%})"
+def _rows(part: int, whole: int, split: str) -> str:
+    return f"{count(part, 'row')} ({part / whole:.1%}) of {split} {'is' if part == 1 else 'are'}"
