@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether writing failed for want of space, whichever library says so.
+
+    torch and safetensors wrap the system's error in types of their own; the words are all that is left of it.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(phrase in str(error) for phrase in ("No space left", "os error 28", "quota exceeded"))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -149,7 +149,7 @@ def evaluate(
         majority=plain_scores(
             Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels
         ),
-        collapsed=collapsed(logits.argmax(axis=1), gold),
+        collapsed=collapsed(logits.argmax(axis=1), gold, classifier.labels),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
     )
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hftune import methods, training
+from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
-from hftune.errors import HftuneError
+from hftune.errors import HftuneError, RunFailed
+from hftune.files import disk_is_full
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import seed_path, write_group
@@ -77,6 +78,8 @@ def train(
         return RunResult(RunDir.open(path), RunDir.open(path).read_metrics())
 
     with opened(path, recipe, resume) as run:
+        if recipe.hub.push_to and is_main_process():
+            hub.check_access(recipe.hub)  # a name that is not yours is better known before training than after
         job = assemble(recipe, run, listener)
         if is_main_process():
             run.begin(recipe, describe_environment())
@@ -114,6 +117,10 @@ def train(
             **evaluation.extras,
         }
         keep(run, metrics, evaluation, listener)
+        if recipe.hub.push_to:
+            listener.stage("publishing")
+            published = hub.push(run, recipe.hub, listener)
+            listener.note(f"published and verified: {published.url}" if published.verified else published.url)
         return RunResult(run, metrics)
 
 
@@ -127,6 +134,11 @@ def train_seeds(
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs."""
     listener = listener or Silent()
+    if recipe.hub.push_to:
+        raise HftuneError(
+            f"several seeds can't be pushed to one repository ({recipe.hub.push_to})",
+            hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
+        )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     results = []
     for number, seed in enumerate(seeds, start=1):
@@ -181,6 +193,13 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
         with run.locked():
             wait_for_everyone()
             yield run
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        raise RunFailed(
+            f"the disk is full: {run.path} could not be finished; its checkpoints are intact",
+            hint=f"free some space, then go on with --output {run.path} --resume",
+        ) from error
     finally:
         run.discard_if_not_begun()
 
@@ -190,6 +209,7 @@ def keep(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluation, listen
     for split, rows in evaluation.predictions.items():
         run.write_predictions(split, rows)
     run.write_metrics(metrics)
+    hub.write_card(run)
     listener.stage("writing the report")
     write_report(run)
     if evaluation.collapsed:
@@ -236,6 +256,7 @@ def rescore(run: RunDir, splits: Sequence[str], listener: Listener | None = None
             "splits": evaluation.splits,
             "baselines": task.baselines(data, list(evaluation.splits)),
             "collapsed": evaluation.collapsed is not None,
+            "collapse_reason": evaluation.collapsed,
             **evaluation.extras,
         }
         keep(run, updated, evaluation, listener)

@@ -131,7 +131,7 @@ class Classification:
         return Evaluation(
             splits=scores,
             predictions=predictions,
-            collapsed=_first_collapse(logits, gold),
+            collapsed=_first_collapse(logits, gold, data.labels),
             extras={
                 "labels": list(data.labels),
                 "calibration": calibration({name: (logits[name], gold[name]) for name in gold}),
@@ -229,9 +229,11 @@ def score_rows(classifier: Classifier, rows: Any, batch_size: int, listener: Lis
     return logits
 
 
-def _first_collapse(logits: Mapping[str, np.ndarray], gold: Mapping[str, np.ndarray]) -> str | None:
-    for name, labels in gold.items():
-        reason = collapsed(logits[name].argmax(axis=1), labels)
+def _first_collapse(
+    logits: Mapping[str, np.ndarray], gold: Mapping[str, np.ndarray], labels: Sequence[str]
+) -> str | None:
+    for name, truth in gold.items():
+        reason = collapsed(logits[name].argmax(axis=1), truth, labels)
         if reason:
             return f"{name}: {reason}"
     return None

@@ -8,7 +8,6 @@ is found out by its hashes, passed over, and never counted when old checkpoints 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.files import read_json, write_json
+from hftune.files import disk_is_full, read_json, write_json
 
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
@@ -190,11 +189,7 @@ def save_failed(error: Exception, step: int, directory: Path) -> RunFailed:
     left, _ = newest_complete(directory)
     kept = f"{left.name} is intact" if left else "there is no earlier checkpoint"
     text = str(error) or repr(error)
-    # torch and safetensors wrap the system's error in types of their own; the words are all that is left of it.
-    full = (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or any(
-        phrase in text for phrase in ("No space left", "os error 28", "quota exceeded")
-    )
-    if full or shutil.disk_usage(directory).free == 0:
+    if disk_is_full(error) or shutil.disk_usage(directory).free == 0:
         return RunFailed(
             f"the disk is full: the checkpoint of step {step} could not be saved in {directory}; {kept}",
             hint="free some space, or lower train.keep_checkpoints, then go on with --resume",
