@@ -45,7 +45,7 @@ def test_every_metric_of_the_table_computes_under_its_own_name() -> None:
     assert scores["mean_absolute_error"] == pytest.approx(0.5)
     assert scores["precision_macro"] == pytest.approx((0.5 + 1 + 1) / 3)
     assert scores["f1_weighted"] == pytest.approx((2 / 3 + 1 + 2 * 2 / 3) / 4)
-    # Observed squared distances: 4. Expected from the margins (2,1,1)/4 and (1,1,2)/4: (1·2 + 4·4 + … ) = 6.
+    # The squared distances add up to 4; by chance they would to what the margins (2, 1, 1) and (1, 1, 2) give.
     expected = sum(p * t * (i - j) ** 2 for i, p in enumerate((2, 1, 1)) for j, t in enumerate((1, 1, 2))) / 4
     assert scores["quadratic_kappa"] == pytest.approx(1 - 4 / expected)
 
@@ -73,8 +73,11 @@ def test_label_absent_from_split_is_listed_and_does_not_lower_macro_f1() -> None
     assert scores["f1_macro"] == 1.0
     assert scores["per_class"]["good"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
     kappa = metrics.load_metric("quadratic_kappa")
-    far = kappa.compute(predictions=[0, 2, 2, 0], references=[0, 2, 2, 2])
-    assert far["quadratic_kappa"] == pytest.approx(0.5)
+    predicted, gold = [0, 2, 3, 3], [0, 2, 3, 2]
+    observed = np.mean([(p - g) ** 2 for p, g in zip(predicted, gold, strict=True)])
+    expected = np.mean([(p - g) ** 2 for p in predicted for g in gold])
+    found = kappa.compute(predictions=predicted, references=gold)
+    assert found["quadratic_kappa"] == pytest.approx(1 - observed / expected)
 
 
 @pytest.mark.parametrize("predicted", [[1, 1, 1], [1, 1, 0]])

@@ -98,6 +98,13 @@ def test_items_alone_give_the_normal_interval(levels: str) -> None:
     assert (found.low, found.high) == pytest.approx(((a - b).mean() - half, (a - b).mean() + half), abs=half * 0.08)
 
 
+def test_noise_of_single_items_is_not_taken_for_luck_of_seeds() -> None:
+    rng = np.random.default_rng(9)
+    found = [sig.compare(*(rng.random((2, 30, 400)) < 0.8), resamples=1000) for _ in range(30)]
+    width = np.mean([one.high - one.low for one in found])
+    assert width == pytest.approx(2 * 1.96 * np.sqrt(2 * 0.16 / (30 * 400)), rel=0.15)
+
+
 def test_luck_that_two_systems_share_cancels_when_seeds_are_paired() -> None:
     a, b = draw(np.random.default_rng(2), 5, 1000, 0.06, common=1.0)
     paired, loose = sig.compare(a, b), sig.compare(a, b, paired_seeds=False)

@@ -16,7 +16,7 @@ seeds follows its expectation times chi-squared with S − 1 degrees of freedom 
 the plausible values of the expectation, and what the rest explains of it is taken off (a generalised confidence
 interval, as for variance components). The percentiles of the sum are the interval. Where seeds dominate it tends to
 the t interval over seeds, where they don't matter to the item bootstrap. In simulations of equal systems the 95 %
-interval holds zero in 94 to 99 % of draws; it errs on the wide side when three seeds hardly differ, since three seeds
+interval holds zero in 95 to 99 % of draws; it errs on the wide side when three seeds hardly differ, since three seeds
 can't prove that.
 """
 
