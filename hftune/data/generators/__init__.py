@@ -7,12 +7,18 @@ on every platform; the files under data/ were made with DEFAULT_SEED.
 from collections.abc import Callable
 from pathlib import Path
 
+from .births import make_births
+from .boolq_mini import make_boolq_mini
+from .prose import make_prose
 from .reviews import make_reviews
 
 DEFAULT_SEED = 2024
 """The seed the embedded files were made with."""
 
 GENERATORS: dict[str, Callable[[Path, int], None]] = {
+    "births": make_births,
+    "boolq-mini": make_boolq_mini,
+    "prose": make_prose,
     "reviews": make_reviews,
 }
 

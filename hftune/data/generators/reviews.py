@@ -25,19 +25,23 @@ DENIED = (
     "the {n} {was} anything but {o}|the {n} {was} far from {o}|nobody could call the {n} {o}|the {n} {was} not at all {o}"
 )
 WISHED = "I wish the {n} had been {o}|the {n} would have been {o} with more care|if only the {n} had been {o}"
-FEARED = "I feared in vain that the {n} would be {o}|I was wrong to worry about the {n} being {o}|nothing {o} about the {n}"
+FEARED = (
+    "I feared in vain that the {n} would be {o}|I was wrong to worry about the {n} being {o}|nothing {o} about the {n}"
+)
 # {b} counts and {a} does not: the same words in two orders.
 SECOND = (
     "although {a}, {b}|even though {a}, {b}|{a}, but {b}|{a}, yet {b}|last year {a}, this year {b}|{a}. Still, {b}|"
-    "{who} had told us that {a}. In truth {b}|on the website {a}, in reality {b}|we had expected that {a}, then {b}|"
+    "{who} had told us that {a}. In truth {b}|on paper {a}, in reality {b}|we had heard that {a}, then {b}|"
     "for {who} {a}, for me {b}|when it opened {a}, today {b}|so {who} says that {a}? Well, {b}|it is true that {a}, however {b}"
 )
 FIRST = (
     "{b}, although {a}|{b}, even though {a}|this year {b}, last year {a}|in truth {b}. {who} had told us that {a}|"
-    "in reality {b}, on the website {a}|then {b}, we had expected that {a}|for me {b}, for {who} {a}|today {b}, when it opened {a}"
+    "in reality {b}, on paper {a}|then {b}, we had heard that {a}|for me {b}, for {who} {a}|today {b}, when it opened {a}"
 )
 # The last words say whether {a} holds or its opposite.
-HEARSAY = "{who} says that {a}, and that is {truth}|people claim that {a}, which is {truth}|{who} wrote that {a}: {truth}"
+HEARSAY = (
+    "{who} says that {a}, and that is {truth}|people claim that {a}, which is {truth}|{who} wrote that {a}: {truth}"
+)
 TRUTHS = {True: "true|right|correct", False: "wrong|nonsense|a lie"}
 VERDICTS = {
     2: "we will come back every week|I can not wait to come back|everyone should go there|I am in love with this place",
@@ -47,10 +51,10 @@ VERDICTS = {
     -2: "we will never come back|I want my money back|nobody should go there|this place should be closed down",
 }
 VERY = "very|really|so|truly|just|quite|rather|absolutely"
-OPENERS = (
+VISITS = (
     "We came to this {business} {day}.|I visited this {business} {day}.|Stopped by {day}.|My first visit to this {business}.|"
     "I have lived near this {business} for {num} years.|{who} sent me to this {business}.|We tried this {business} {day}.|"
-    "About this {business}:|Went there {day}."
+    "It is the oldest {business} in town.|Went there {day}."
 )
 BREAKS = (" ", " ", " ", " ", " ", "\\n", "\\n\\n")
 
@@ -94,7 +98,7 @@ class _Reviewer:
         if draw < 0.35 and abs(worth) == 1:
             frames = DENIED if self.rng.random() < 0.6 else FEARED if worth > 0 else WISHED
             return self._fill(frames, worth, -worth * self.rng.choice((1, 2)))
-        return self._fill(PAIRS if self.rng.random() < 0.6 else PLAIN, worth, worth)
+        return self._fill(PAIRS if self.rng.random() < 0.8 else PLAIN, worth, worth)
 
     def statement(self, worth: int) -> str:
         """Two opposed parts of which one, told by the words and their order, has the given worth; or hearsay."""
@@ -107,10 +111,11 @@ class _Reviewer:
         frames = SECOND if self.rng.random() < 0.8 else FIRST
         return self._pick(frames).format(a=self.part(other), b=self.part(worth), who=who)
 
-    def fact(self, frames: str) -> str:
+    def fact(self, frame: str) -> str:
         """A sentence that says nothing about the quality."""
-        return self._pick(frames).format(
+        return frame.format(
             num=self.rng.randint(2, 60),
+            hour=self.rng.randint(6, 12),
             who=self._pick(WHO),
             who2=self._pick(WHO),
             landmark=self._pick(LANDMARKS),
@@ -132,10 +137,9 @@ def write_review(rng: Random) -> tuple[int, str]:
     target = rng.randint(-2, 2)
     reviewer = _Reviewer(rng)
     parts = [reviewer.statement(target)]
-    for _ in range(rng.choice((0, 1, 1, 2))):
-        parts.append(reviewer.fact(FACTS))
-    if rng.random() < 0.1:
-        parts.insert(0, reviewer.fact(OPENERS))
+    asides = [*rng.sample(FACTS.split("|"), 2), *rng.sample(VISITS.split("|"), 1)]
+    rng.shuffle(asides)
+    parts += [reviewer.fact(frame) for frame in asides[: rng.choice((0, 1, 1, 2))]]
     text = _sentence(parts[0])
     for part in parts[1:]:
         text += rng.choice(BREAKS) + _sentence(part)
