@@ -22,6 +22,7 @@ from hftune.runs.group import seed_path, write_group
 from hftune.runs.naming import default_path
 from hftune.runs.report import write_report
 from hftune.tasks import TASKS
+from hftune.tasks.features import precompute
 from hftune.tasks.task import DataFacts, Evaluation, Task
 from hftune.training.launch import agreed, is_main_process, seed_everything, wait_for_everyone
 from hftune.training.progress import Listener, Silent
@@ -48,6 +49,8 @@ class Job:
     tokenizer: Any
     applied: methods.Applied
     trainer: training.HftuneTrainer
+    ahead_seconds: float
+    """What it took to run the frozen part ahead of training; 0 where the method has none."""
 
 
 def train(
@@ -92,7 +95,7 @@ def train(
         expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
         if not is_main_process():
             return RunResult(run, {})
-        job.task.save(job.applied.model, job.tokenizer, job.data, run.model)
+        job.task.save(job.applied.finish(job.applied.model), job.tokenizer, job.data, run.model)
 
         listener.stage("scoring")
         splits = [name for name in score if name in job.facts.rows]
@@ -107,7 +110,7 @@ def train(
             "splits": evaluation.splits,
             "baselines": baselines,
             "parameters": job.applied.parameters.as_dict(),
-            "speed": fitted.speed(),
+            "speed": {**fitted.speed(), **({"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {})},
             "collapsed": evaluation.collapsed is not None,
             "collapse_reason": evaluation.collapsed,
             "verified": True,
@@ -164,17 +167,20 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener) -> Job:
     listener.stage("loading model")
     loaded = task.build_model(data, tokenizer)
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
+    inputs, ahead_seconds = precompute(
+        inputs, applied, device=recipe.train.device, batch_size=recipe.train.eval_batch_size, listener=listener
+    )
     trainer = training.build(
         recipe.train,
         inputs,
-        model=applied.model,
+        model=applied.trained,
         tokenizer=tokenizer,
         checkpoints=run.checkpoints,
         history=run.history,
         listener=listener,
         must_match={"data": dict(facts.fingerprints), "parameters": applied.parameters.as_dict()},
     )
-    return Job(task, data, facts, tokenizer, applied, trainer)
+    return Job(task, data, facts, tokenizer, applied, trainer, round(ahead_seconds, 3))
 
 
 @contextmanager

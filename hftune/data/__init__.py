@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hftune.data.boolq import BOOLQ_MINI
 from hftune.data.columns import find_roles
 from hftune.data.embedded import Embedded
 from hftune.data.labels import check_classes, check_seen, label_order
@@ -31,6 +32,7 @@ __all__ = ["DATASETS", "Embedded", "Splits", "load", "load_split"]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
+    BOOLQ_MINI.name: BOOLQ_MINI,
 }
 """The embedded datasets by name."""
 

@@ -7,6 +7,11 @@ from typing import Any
 
 from torch import nn
 
+from hftune.methods.formula import Letters, evaluate
+
+DUPLICATE = ".original_module."
+"""peft keeps the untrained module beside the trained copy that replaces it; nothing ever uses it."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -21,11 +26,20 @@ class Parameters:
         return asdict(self)
 
 
-def count(model: nn.Module, formula: str | None = None) -> Parameters:
-    """Count each parameter once, however often it is used (tied weights)."""
-    parameters = list(model.parameters())
+def count(model: nn.Module, formula: str | None = None, letters: Letters | None = None) -> Parameters:
+    """Count each parameter once, however often it is used (tied weights).
+
+    Args:
+        model: The model with the right weights frozen.
+        formula: What the trainable parameters should come to. One that does not fit this model is not told: a shape
+            with an unusual bias or norm has no closed formula here.
+        letters: What the letters of the formula stand for.
+    """
+    parameters = [value for name, value in model.named_parameters() if DUPLICATE not in name]
+    trainable = sum(value.numel() for value in parameters if value.requires_grad)
+    fits = formula is not None and evaluate(formula, letters or {}) == trainable
     return Parameters(
-        trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        total=sum(parameter.numel() for parameter in parameters),
-        formula=formula,
+        trainable=trainable,
+        total=sum(value.numel() for value in parameters),
+        formula=formula if fits else None,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,6 +24,7 @@ from transformers.utils import cached_file
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
+from hftune.models.adapter import is_adapter, load_adapter, save_adapter
 from hftune.models.checkpoint import explained, locate, refuse_pickle
 
 CARD = "hftune.json"
@@ -66,9 +68,19 @@ class Classifier:
         self.model.train(was_training)
         return result
 
-    def save(self, folder: Path, **facts: Any) -> None:
-        """Weights as safetensors, tokenizer, and a small json with what neither of them can say."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: Path, *, base: ModelSection | None = None, **facts: Any) -> None:
+        """Weights as safetensors, tokenizer, and a small json with what neither of them can say.
+
+        Args:
+            folder: Where to.
+            base: What the model was made of; needed for an adapter, whose base may have to go along.
+            facts: Further entries of the json.
+        """
+        if isinstance(self.model, PeftModel):
+            assert base is not None, "an adapter has a base"
+            save_adapter(self.model, folder, base)
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         write_json(
             folder / CARD,
@@ -83,7 +95,7 @@ class Classifier:
 
     @classmethod
     def load(cls, name: str, *, section: ModelSection | None = None, device: str | None = None) -> Classifier:
-        """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier."""
+        """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier, or an adapter of ours."""
         section = section or ModelSection(name=name)
         location = locate(name)
         refuse_pickle(location, section)
@@ -91,14 +103,8 @@ class Classifier:
             tokenizer = AutoTokenizer.from_pretrained(
                 location, revision=section.revision, trust_remote_code=section.trust_remote_code
             )
-            model = AutoModelForSequenceClassification.from_pretrained(
-                location,
-                revision=section.revision,
-                trust_remote_code=section.trust_remote_code,
-                use_safetensors=None if section.allow_pickle else True,
-                dtype=torch.float32,
-            )
             facts = _facts(location, section.revision)
+            model = _load_model(location, section, facts)
         names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
         if facts and tuple(facts["labels"]) != names:
             raise HftuneError(
@@ -113,6 +119,18 @@ class Classifier:
             max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
             truncate=facts.get("truncate", "longest"),
         )
+
+
+def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
+    if is_adapter(location, section.revision):
+        return load_adapter(location, section, facts.get("labels"))
+    return AutoModelForSequenceClassification.from_pretrained(
+        location,
+        revision=section.revision,
+        trust_remote_code=section.trust_remote_code,
+        use_safetensors=None if section.allow_pickle else True,
+        dtype=torch.float32,
+    )
 
 
 def _facts(location: str, revision: str | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from transformers import (
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.models.adapter import refuse_adapter
 from hftune.models.checkpoint import explained, locate, refuse_pickle
 from hftune.models.presets import preset
 
@@ -59,6 +60,7 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
         config = preset(section.name).build_config(tokenizer)
     else:
         with explained(section):
+            refuse_adapter(locate(section.name))
             config = AutoConfig.from_pretrained(
                 locate(section.name), revision=section.revision, trust_remote_code=section.trust_remote_code
             )

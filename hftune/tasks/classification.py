@@ -10,6 +10,7 @@ import numpy as np
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune import data as datasets
+from hftune import methods
 from hftune.config.recipe import Recipe
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
@@ -111,7 +112,7 @@ class Classification:
         """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""
         recipe = self.recipe
         self._classifier(model, tokenizer, data.labels).save(
-            folder, base_model=recipe.model.name, method=recipe.method.kind, data=data.source
+            folder, base=recipe.model, base_model=recipe.model.name, method=recipe.method.kind, data=data.source
         )
 
     def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
@@ -139,8 +140,10 @@ class Classification:
         )
 
     def _check(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> None:
-        section = self.recipe.task
-        check_length(load_config(self.recipe.model, tokenizer), self.recipe.data.max_length)
+        section, method = self.recipe.task, self.recipe.method
+        config = load_config(self.recipe.model, tokenizer)
+        methods.check(method, config, gradient_checkpointing=self.recipe.train.gradient_checkpointing)
+        check_length(config, self.recipe.data.max_length, method.positions)
         if self.recipe.data.truncate != "longest" and not data.is_pair:
             raise HftuneError(
                 f"data.truncate is {self.recipe.data.truncate!r}, but {data.source} has one text a row, not pairs",

@@ -1,0 +1,64 @@
+"""Wrapping a model with peft so that all of it can be saved and counted. Used by the methods that peft has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from peft import PeftConfig, PeftModelForSequenceClassification, TaskType
+from transformers import PreTrainedModel
+
+from hftune.methods.accounting import count
+from hftune.methods.applied import Applied, itself
+from hftune.methods.formula import head_formula, letters_of
+from hftune.methods.heads import head_modules
+
+ALWAYS_SAVED = {"classifier", "score"}
+"""Names that peft adds by itself to what an adapter carries."""
+
+
+def wrapped(
+    model: PreTrainedModel,
+    fresh_modules: Sequence[str],
+    config: Callable[..., PeftConfig],
+    settings: dict[str, Any],
+    *,
+    formula: Callable[[str], str],
+    letters: dict[str, int] | None = None,
+    merge: bool = False,
+) -> Applied:
+    """Put an adapter around the model, which then carries the head and every fresh module.
+
+    Args:
+        model: The plain classifier.
+        fresh_modules: Modules that did not come from the checkpoint.
+        config: peft's configuration class.
+        settings: What it is given beside the task and the modules to save.
+        formula: The head's formula → that of all trainable parameters.
+        letters: What further letters of the formula stand for.
+        merge: Whether the trained adapter ends up in the weights.
+    """
+    modules = head_modules(model, fresh_modules)
+    head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
+    known = letters_of(model, **(letters or {}))
+    made = config(task_type=TaskType.SEQ_CLS, **settings)
+    made.modules_to_save = [name for name in modules if name not in ALWAYS_SAVED] or None
+    adapted = PeftModelForSequenceClassification(model, made)
+    return Applied(
+        model=adapted,
+        parameters=count(adapted, formula(head) if head else None, known),
+        finish=_merged if merge else itself,
+    )
+
+
+def prompt_shape(model: PreTrainedModel, token_dim: int) -> dict[str, int]:
+    """What peft would guess from names in the configuration, which not every architecture has."""
+    return {
+        "token_dim": token_dim,
+        "num_layers": model.config.num_hidden_layers,
+        "num_attention_heads": model.config.num_attention_heads,
+    }
+
+
+def _merged(adapted: PeftModelForSequenceClassification) -> PreTrainedModel:
+    return adapted.merge_and_unload()

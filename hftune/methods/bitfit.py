@@ -1,0 +1,30 @@
+"""BitFit: every bias moves, and the head (Ben Zaken et al. 2022, arXiv:2106.10199)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel
+
+from hftune.config.method import BitfitMethod
+from hftune.methods.accounting import count
+from hftune.methods.applied import Applied
+from hftune.methods.formula import head_formula, letters_of
+from hftune.methods.heads import freeze_all_but, head_modules
+
+# Each layer: query, key, value, attention output, feed-forward output and two norms are d wide, one is f wide. The
+# embeddings end in a norm; BERT's pooler has a bias of its own.
+BIASES = {"bert": "7·L·d + L·f + 2d", "roberta": "7·L·d + L·f + d", "electra": "7·L·d + L·f + d"}
+
+
+def apply(model: PreTrainedModel, section: BitfitMethod, fresh_modules: Sequence[str]) -> Applied:
+    """Freeze every weight that is neither a bias nor in the head."""
+    modules = head_modules(model, fresh_modules)
+    freeze_all_but(model, modules)
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] == "bias":
+            parameter.requires_grad_(True)
+    head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
+    biases = BIASES.get(model.config.model_type)
+    formula = f"{biases} + {head}" if head and biases else None
+    return Applied(model=model, parameters=count(model, formula, letters_of(model)))

@@ -1,0 +1,32 @@
+"""LoRA: low-rank updates beside frozen weights (Hu et al. 2022, arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peft import LoraConfig
+from transformers import PreTrainedModel
+
+from hftune.config.method import LoraMethod
+from hftune.methods.adapters import wrapped
+from hftune.methods.applied import Applied
+from hftune.methods.support import ARCHITECTURES
+
+
+def apply(model: PreTrainedModel, section: LoraMethod, fresh_modules: Sequence[str]) -> Applied:
+    """Add an update to the layers that are named, or to query and value."""
+    targets = section.targets or ARCHITECTURES[model.config.model_type].lora
+    return wrapped(
+        model,
+        fresh_modules,
+        LoraConfig,
+        {
+            "r": section.rank,
+            "lora_alpha": section.alpha,
+            "lora_dropout": section.update_dropout,
+            "target_modules": list(targets),
+        },
+        formula=lambda head: f"4·L·r·d + {head}",
+        letters={"r": section.rank},
+        merge=section.merge,
+    )

@@ -1,0 +1,100 @@
+"""Which method works with which architecture: what is tested, and why the rest is refused. Asked before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+
+from hftune.config.method import Ia3Method, LoraMethod, MethodSection
+from hftune.errors import HftuneError
+
+ANY = ("full", "head", "bitfit")
+"""Methods that only freeze weights and so work with every classifier."""
+NO_PAST = "its attention takes no keys and values from outside, which a prefix is made of"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the methods need to know of a model type."""
+
+    lora: tuple[str, ...]
+    """Ends of the names of the query and value projections."""
+    ia3: tuple[str, ...]
+    """Those of the key and value projections."""
+    ia3_feedforward: tuple[str, ...]
+    """Those of the layers whose input is rescaled."""
+    no_prefix: str | None = None
+    """Why prefix tuning can't work; None where it does."""
+
+
+_BERT = Architecture(lora=("query", "value"), ia3=("key", "value"), ia3_feedforward=("output.dense",))
+ARCHITECTURES: dict[str, Architecture] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
+    "distilbert": Architecture(("q_lin", "v_lin"), ("k_lin", "v_lin"), ("ffn.lin2",), no_prefix=NO_PAST),
+    "deberta-v2": Architecture(
+        ("query_proj", "value_proj"), ("key_proj", "value_proj"), ("output.dense",), no_prefix=NO_PAST
+    ),
+    # One matrix makes query, key and value here.
+    "modernbert": Architecture(("Wqkv",), ("Wqkv",), ("mlp.Wo",), no_prefix=NO_PAST),
+}
+"""By ``model_type``. XLM-RoBERTa and CamemBERT are RoBERTa's code under another name."""
+
+
+def check(section: MethodSection, config: PreTrainedConfig, *, gradient_checkpointing: bool = False) -> None:
+    """Refuse a method that this architecture or another setting rules out.
+
+    Args:
+        section: The recipe's method.
+        config: The model's configuration; its weights need not be there yet.
+        gradient_checkpointing: Whether activations are computed twice.
+
+    Raises:
+        HftuneError: With the reason, and a method that would work.
+    """
+    if isinstance(section, Ia3Method):
+        _check_feedforward(section)
+    if section.kind in ANY:
+        return
+    known = ARCHITECTURES.get(config.model_type)
+    if known is None:
+        _check_unknown(section, config.model_type)
+    elif section.kind == "prefix" and known.no_prefix:
+        raise HftuneError(
+            f"prefix tuning does not work with a {config.model_type} model: {known.no_prefix}",
+            hint="use --method prompt, which puts trained embeddings before the text, or --method lora",
+        )
+    if section.kind == "prefix" and gradient_checkpointing:
+        raise HftuneError(
+            "prefix tuning does not work with train.gradient_checkpointing: activations computed anew would meet the "
+            "prefix twice",
+            hint="leave train.gradient_checkpointing out, or use --method lora",
+        )
+
+
+def _check_unknown(section: MethodSection, model_type: str) -> None:
+    if isinstance(section, LoraMethod | Ia3Method):
+        if section.targets:
+            return
+        raise HftuneError(
+            f"{section.kind} does not know the layers of a {model_type} model",
+            hint="name them with --set method.targets=[…], or use --method bitfit, which works with every model",
+        )
+    tested = [name for name, entry in ARCHITECTURES.items() if section.kind != "prefix" or not entry.no_prefix]
+    raise HftuneError(
+        f"{section.kind} is not known to work with a {model_type} model; it is with {', '.join(tested)}",
+        hint="use --method full, head or bitfit, which work with every model",
+    )
+
+
+def _check_feedforward(section: Ia3Method) -> None:
+    strange = [name for name in section.feedforward if name not in (section.targets or ())]
+    if strange:
+        raise HftuneError(
+            f"method.feedforward names {strange[0]!r}, which is not among method.targets",
+            hint="name it in both, or leave both out",
+        )
