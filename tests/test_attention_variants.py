@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hftune.models.mingpt import MinGPTConfig
+from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.models.mingpt.attention_base import Layout
 from hftune.models.mingpt.attention_bigbird import BigBirdAttention, block_table
 from hftune.models.mingpt.attention_linformer import LinformerAttention
@@ -71,6 +71,20 @@ def test_rotation_turns_the_first_pair_by_one_radian_a_step() -> None:
     torch.testing.assert_close(turned[0, 0, 0], torch.tensor([math.cos(2.0), 0.0, math.sin(2.0), 0.0]))
     slow = rotate(x.roll(1, dims=-1), torch.tensor([[2]]), 100.0)  # second pair: 100^(-1/2) as fast
     torch.testing.assert_close(slow[0, 0, 0], torch.tensor([0.0, math.cos(0.2), 0.0, math.sin(0.2)]))
+
+
+@torch.no_grad()
+def test_rope_model_depends_on_distances_between_positions_only() -> None:
+    torch.manual_seed(0)
+    config = MinGPTConfig(
+        attention="rope", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, initializer_range=0.5
+    )
+    model = MinGPTForCausalLM(config).eval()
+    assert model.model.position_embedding is None
+    ids, positions = torch.randint(0, 256, (2, 12)), torch.arange(12)[None]
+    logits = model(ids).logits
+    torch.testing.assert_close(model(ids, position_ids=positions + 50).logits, logits, atol=1e-3, rtol=1e-3)
+    assert (model(ids, position_ids=positions * 2).logits - logits).abs().max() > 0.05
 
 
 def test_synthesizer_is_its_formula_and_ignores_other_tokens_scores() -> None:

@@ -26,7 +26,7 @@ class Cost:
     variant: str
     length: int
     seconds: float
-    """The fastest repetition: what the work takes when nothing else gets in the way."""
+    """Processor time of the cheapest repetition, all threads together: what else the machine does is not in it."""
     saved_bytes: int
     """Memory kept from forward to backward, inputs and weights included."""
 
@@ -48,7 +48,7 @@ def measure(
         variants: names in ``ATTENTION``.
         hidden_size: width of the layer.
         heads: heads of the layer.
-        seconds_each: repeat until so much time is spent, at least twice.
+        seconds_each: repeat until so much processor time is spent; at least one run after the warm-up.
         seed: for weights and inputs.
         progress: called with each result as it comes.
     """
@@ -58,10 +58,10 @@ def measure(
             layer, x, layout = _layer_and_input(variant, length, hidden_size, heads, seed)
             saved = _saved_bytes(layer, x, layout)  # also warms up
             best, spent, runs = math.inf, 0.0, 0
-            while runs < 2 or spent < seconds_each:
-                start = time.perf_counter()
+            while not runs or spent < seconds_each:
+                start = time.process_time()
                 _forward_backward(layer, x, layout)
-                took = time.perf_counter() - start
+                took = time.process_time() - start
                 best, spent, runs = min(best, took), spent + took, runs + 1
             results.append(Cost(variant, length, best, saved))
             if progress is not None:
