@@ -13,8 +13,9 @@ from hftune.methods.formula import head_formula, letters_of
 from hftune.methods.heads import freeze_all_but, head_modules
 
 # Each layer: query, key, value, attention output, feed-forward output and two norms are d wide, one is f wide. The
-# embeddings end in a norm; BERT's pooler has a bias of its own.
-BIASES = {"bert": "7·L·d + L·f + 2d", "roberta": "7·L·d + L·f + d", "electra": "7·L·d + L·f + d"}
+# embeddings end in a norm; a pooler that came with the checkpoint has a bias of its own.
+BIASES = "7·L·d + L·f + d"
+POOLER = "pooler.dense"
 
 
 def apply(model: PreTrainedModel, section: BitfitMethod, fresh_modules: Sequence[str]) -> Applied:
@@ -25,6 +26,7 @@ def apply(model: PreTrainedModel, section: BitfitMethod, fresh_modules: Sequence
         if name.rpartition(".")[2] == "bias":
             parameter.requires_grad_(True)
     head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
-    biases = BIASES.get(model.config.model_type)
-    formula = f"{biases} + {head}" if head and biases else None
+    pooled = any(name.endswith(f"{POOLER}.bias") for name, _ in model.named_parameters())
+    frozen_pooler = pooled and not any(name.endswith(POOLER) for name in modules)
+    formula = f"{BIASES}{' + d' if frozen_pooler else ''} + {head}" if head else None
     return Applied(model=model, parameters=count(model, formula, letters_of(model)))

@@ -65,7 +65,7 @@ def check(section: MethodSection, config: PreTrainedConfig, *, gradient_checkpoi
         _check_unknown(section, config.model_type)
     elif section.kind == "prefix" and known.no_prefix:
         raise HftuneError(
-            f"prefix tuning does not work with a {config.model_type} model: {known.no_prefix}",
+            f"prefix tuning does not work with {config.model_type} models: {known.no_prefix}",
             hint="use --method prompt, which puts trained embeddings before the text, or --method lora",
         )
     if section.kind == "prefix" and gradient_checkpointing:
@@ -81,12 +81,12 @@ def _check_unknown(section: MethodSection, model_type: str) -> None:
         if section.targets:
             return
         raise HftuneError(
-            f"{section.kind} does not know the layers of a {model_type} model",
+            f"{section.kind} does not know the layers of {model_type} models",
             hint="name them with --set method.targets=[…], or use --method bitfit, which works with every model",
         )
     tested = [name for name, entry in ARCHITECTURES.items() if section.kind != "prefix" or not entry.no_prefix]
     raise HftuneError(
-        f"{section.kind} is not known to work with a {model_type} model; it is with {', '.join(tested)}",
+        f"{section.kind} is not known to work with {model_type} models; it is with {', '.join(tested)}",
         hint="use --method full, head or bitfit, which work with every model",
     )
 
