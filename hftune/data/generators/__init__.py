@@ -1,7 +1,7 @@
 """The generators of the embedded datasets, by name; `hftune data make NAME` calls them.
 
-Each writes the files of one dataset into a folder. They use the standard library only, and one seed gives the same bytes
-on every platform; the files under data/ were made with DEFAULT_SEED.
+Each writes the files of one dataset into a folder. They use the standard library only, and one seed gives the same
+bytes on every platform; the files under data/ were made with DEFAULT_SEED.
 """
 
 from collections.abc import Callable

@@ -15,24 +15,29 @@ WORDINGS = 5
 """Lines a person has in the corpus, each worded differently."""
 
 FIRST_NAMES = (
-    "Ada Albert Alice Amir Anna Anton Arthur Beatrice Bruno Carla Cecil Clara Conrad Daria David Diana Edgar Elena Elias "
-    "Emma Erik Esther Felix Fiona Frank Greta Gustav Hanna Harold Helen Henry Hugo Ida Igor Irene Isaac Ivan Jane Jonas "
-    "Julia Karl Laura Leo Lena Louis Lucy Marco Maria Martin Maud Max Mira Nadia Nina Noah Nora Olga Oscar Otto Paul "
-    "Petra Philip Rosa Ruth Samuel Sara Simon Sofia Stella Theo Thomas Ursula Vera Victor Walter Wanda Yusuf Zoe"
-).split()
+    "Ada Albert Alice Amir Anna Anton Arthur Beatrice Bruno Carla Cecil Clara Conrad Daria David Diana Edgar "
+    "Elena Elias Emma Erik Esther Felix Fiona Frank Greta Gustav Hanna Harold Helen Henry Hugo Ida Igor Irene "
+    "Isaac Ivan Jane Jonas Julia Karl Laura Leo Lena Louis Lucy Marco Maria Martin Maud Max Mira Nadia Nina "
+    "Noah Nora Olga Oscar Otto Paul Petra Philip Rosa Ruth Samuel Sara Simon Sofia Stella Theo Thomas Ursula "
+    "Vera Victor Walter Wanda Yusuf Zoe"
+)
 ROOTS = (
-    "Ald Ash Bar Bel Berg Blom Brand Cald Carl Corn Dahl Dun East Eck Fair Falk Fern Gar Gold Grim Hart Heath Holm Kell "
-    "Kirk Lamb Lind Mar Mill Nor Oak Ost Pem Quin Ram Rosen Sand Silver Stan Sunder Thorn Under Vander Wal West Win Wood York"
-).split()
-ENDINGS = "berg by croft dale ell en er feld ford gren ham ing land ley man mark mond quist stein stone ton well wick wood".split()
+    "Ald Ash Bar Bel Berg Blom Brand Cald Carl Corn Dahl Dun East Eck Fair Falk Fern Gar Gold Grim Hart Heath "
+    "Holm Kell Kirk Lamb Lind Mar Mill Nor Oak Ost Pem Quin Ram Rosen Sand Silver Stan Sunder Thorn Under "
+    "Vander Wal West Win Wood York"
+)
+ENDINGS = (
+    "berg by croft dale ell en er feld ford gren ham ing land ley man mark mond quist stein stone ton well wick wood"
+)
 PLACES = (
-    "London Paris Berlin Vienna Prague Warsaw Lisbon Madrid Oslo Dublin Athens Cairo Toronto Chicago Boston Sydney Tokyo "
-    "Delhi Lima Quito Geneva Naples Venice Munich Riga Sofia Zagreb Tunis Havana Nairobi Seoul Perth"
-).split()
+    "London Paris Berlin Vienna Prague Warsaw Lisbon Madrid Oslo Dublin Athens Cairo Toronto Chicago Boston "
+    "Sydney Tokyo Delhi Lima Quito Geneva Naples Venice Munich Riga Sofia Zagreb Tunis Havana Nairobi Seoul "
+    "Perth"
+)
 JOBS = (
-    "painter poet sailor lawyer botanist chemist singer farmer teacher sculptor printer boxer dancer judge pianist baker "
-    "novelist engineer banker actor rower surgeon pilot cyclist"
-).split()
+    "painter poet sailor lawyer botanist chemist singer farmer teacher sculptor printer boxer dancer judge "
+    "pianist baker novelist engineer banker actor rower surgeon pilot cyclist"
+)
 FRAMES = (
     "{name} was born in {place} .",
     "Born in {place}, {last} became a {job} .",
@@ -74,12 +79,16 @@ class Person:
 
 def invent_people(rng: Random, count: int) -> list[Person]:
     """People whose last names are all different; London is the most common place, with about one in twenty."""
-    surnames = [root + ending for root in ROOTS for ending in ENDINGS if root[-1] != ending[0]]
+    surnames = [root + ending for root in ROOTS.split() for ending in ENDINGS.split() if root[-1] != ending[0]]
     people = []
     for surname in rng.sample(surnames, count):
-        place = "London" if rng.random() < 0.02 else rng.choice(PLACES)
-        home = rng.choice([other for other in PLACES if other != place])
-        people.append(Person(rng.choice(FIRST_NAMES), surname, place, home, rng.choice(JOBS), rng.randint(1850, 1990)))
+        place = "London" if rng.random() < 0.02 else rng.choice(PLACES.split())
+        home = rng.choice([other for other in PLACES.split() if other != place])
+        people.append(
+            Person(
+                rng.choice(FIRST_NAMES.split()), surname, place, home, rng.choice(JOBS.split()), rng.randint(1850, 1990)
+            )
+        )
     return people
 
 

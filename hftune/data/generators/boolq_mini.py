@@ -17,10 +17,11 @@ USUAL = 0.8
 
 # The thing, with a star where it is plural, and two opposite words for it.
 PAIRS = (
-    "water fresh salty|roads* paved muddy|winters* mild harsh|harbor deep shallow|bread dark white|houses* tall low|"
-    "walls* thick thin|soil fertile barren|market large small|tower round square|bridge open closed|beer strong weak|"
-    "streets* quiet noisy|hills* green bare|church old new|ferry fast slow"
+    "water fresh salty|roads* paved muddy|winters* mild harsh|harbor deep shallow|bread dark white|"
+    "houses* tall low|walls* thick thin|soil fertile barren|market large small|tower round square|"
+    "bridge open closed|beer strong weak|streets* quiet noisy|hills* green bare|church old new|ferry fast slow"
 )
+UNCOUNTED = ("water", "bread", "soil", "beer")
 QUESTIONS = ("{is_} the {n} of {t} {v}", "does {t} have {a}{v} {n}", "{is_} the {n} in {t} {v}")
 FACTS = (
     "The {n} {is_} {v}.",
@@ -32,7 +33,7 @@ FACTS = (
 DENIALS = ("The {n} {is_} {v}, not {w}.", "It has {a}{v} {n}, although maps say {w}.", "The {n} {is_} not {w} but {v}.")
 CHANGES = ("The {n} {was} {w} once and {is_} {v} now.", "The {n} {is_} {v} now and {was} {w} before the war.")
 ELSEWHERE = ("The {n} of {o} {is_} {v}.", "In {o} the {n} {is_} {v}.", "The {n} in nearby {o} {is_} {v}.")
-KINDS = "village town island port valley city hamlet fortress district county settlement parish".split()
+KINDS = "village town island port valley city hamlet fortress district county settlement parish"
 OPENINGS = (
     "{t} is a {k} near {o}.",
     "{t} is a small {k} between {o} and the sea.",
@@ -47,12 +48,10 @@ ASIDES = (
     "A {j} from {r} wrote a book about it.",
     "In {y} a {j} was born there.",
 )
-JOBS = "poet painter general composer bishop chemist sailor queen".split()
-STARTS = (
-    "Vel Kar Tam Bro Ost Lin Mar Sel Dun Fen Gal Hal Ir Jor Kel Lom Mor Nor Pel Ros Sil Tor Ul Var Wen Yar Zel".split()
-)
-MIDDLES = "a e o i an en or el ar u in al ak".split()
-ENDS = "mora sund dale wick ford stead ton grad burg ley mar by ness gate field brook mouth holm low via".split()
+JOBS = "poet painter general composer bishop chemist sailor queen"
+STARTS = "Vel Kar Tam Bro Ost Lin Mar Sel Dun Fen Gal Hal Ir Jor Kel Lom Mor Nor Pel Ros Sil Tor Ul Var Wen Yar Zel"
+MIDDLES = "a e o i an en or el ar u in al ak"
+ENDS = "mora sund dale wick ford stead ton grad burg ley mar by ness gate field brook mouth holm low via"
 
 
 class _Pair:
@@ -64,20 +63,16 @@ class _Pair:
 
     def say(self, frame: str, value: str, **names: str) -> str:
         """Fill a frame with a value for this thing; {w} becomes the opposite value."""
-        article = (
-            ""
-            if self.plural or self.noun in ("water", "bread", "soil", "beer")
-            else "an "
-            if value == "old" or value == "open"
-            else "a "
-        )
+        article = "an " if value[0] in "aeiou" else "a "
+        if self.plural or self.noun in UNCOUNTED:
+            article = ""
         other = self.words[1 - self.words.index(value)]
         is_, was = ("are", "were") if self.plural else ("is", "was")
         return frame.format(n=self.noun, v=value, w=other, a=article, is_=is_, was=was, **names)
 
 
 def _name(rng: Random) -> str:
-    return rng.choice(STARTS) + rng.choice(MIDDLES) + rng.choice(ENDS)
+    return rng.choice(STARTS.split()) + rng.choice(MIDDLES.split()) + rng.choice(ENDS.split())
 
 
 def _facts(rng: Random, asked: _Pair, truth: str, other_place: str) -> list[str]:
@@ -101,7 +96,7 @@ def write_example(rng: Random) -> dict[str, str | bool]:
 
     facts = _facts(rng, asked, truth, place)
     facts += [pair.say(rng.choice(FACTS), pair.words[rng.random() >= YES]) for pair in others]
-    names = {"t": title, "o": place, "r": region, "k": rng.choice(KINDS), "j": rng.choice(JOBS)}
+    names = {"t": title, "o": place, "r": region, "k": rng.choice(KINDS.split()), "j": rng.choice(JOBS.split())}
     if rng.random() < 0.5:
         facts.append(rng.choice(ASIDES).format(c=rng.randint(2, 900) * 100, y=rng.randint(1100, 1950), **names))
     rng.shuffle(facts)
@@ -121,7 +116,7 @@ def make_boolq_mini(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     titles: set[str] = set()
     for split, size in SIZES.items():
-        rows = []
+        rows: list[str] = []
         while len(rows) < size:
             row = write_example(rng)
             if row["title"] not in titles:

@@ -1,8 +1,8 @@
 """Generated short stories: plain English text for language models and tokenizers.
 
-Called by `hftune data make prose` through the table GENERATORS. Each story is a small quest that is played out first and
-told second: who owns what, who lives where and what was promised stay the same from the first sentence to the last, so
-a model that remembers the beginning predicts the end better. A paragraph is one line; a blank line ends a story.
+Called by `hftune data make prose` through the table GENERATORS. Each story is a small quest that is planned first and
+told second: who owns what, who lives where and what was promised stay the same to the end, so a model that remembers
+the beginning predicts the rest better. A paragraph is one line; a blank line ends a story.
 """
 
 import re

@@ -6,124 +6,159 @@ Called by prose.py only. Strings are split on "|" so that the lists stay short a
 WOMEN = "Marta|Ilse|Nora|Agnes|Petra|Lena|Tilda|Rosa|Edith|Hanna|Vera|Olive|Freda|Mabel|Sina|Greta|Wilma|Judith"
 MEN = "Anton|Jonas|Peter|Oskar|Emil|Tobias|Konrad|Leo|Hugo|Simon|Walter|Felix|Bruno|Albert|Carl|Edgar|Otto|Theo"
 TRADES = (
-    "baker|miller|carpenter|shepherd|fisher|weaver|tailor|gardener|clockmaker|teacher|potter|beekeeper|ferryman|innkeeper|"
-    "blacksmith|postman|doctor|cobbler|painter|fiddler|woodcutter|glassblower|candlemaker|librarian"
+    "baker|miller|carpenter|shepherd|fisher|weaver|tailor|gardener|clockmaker|teacher|potter|beekeeper|"
+    "ferryman|innkeeper|blacksmith|postman|doctor|cobbler|painter|fiddler|woodcutter|glassblower|candlemaker|"
+    "librarian"
 )
 TRAITS = (
-    "old|young|clever|quiet|stubborn|cheerful|patient|proud|shy|restless|honest|careful|curious|gentle|grumpy|brave|lazy|"
-    "absent-minded|talkative|generous|thrifty|dreamy"
+    "old|young|clever|quiet|stubborn|cheerful|patient|proud|shy|restless|honest|careful|curious|gentle|grumpy|"
+    "brave|lazy|absent-minded|talkative|generous|thrifty|dreamy"
 )
 PLACES = (
-    "at the mill|in the orchard|on the hill|by the river|in the market square|at the old bridge|in the forest|on the pier|"
-    "in the church|at the inn|in the school|by the lake|in the stable|at the station|in the library|on the island|"
-    "in the vineyard|at the lighthouse|in the cellar of the town hall|by the well|in the meadow|at the crossroads|"
-    "in the ruins|at the quarry|in the greenhouse|by the waterfall"
+    "at the mill|in the orchard|on the hill|by the river|in the market square|at the old bridge|in the forest|"
+    "on the pier|in the church|at the inn|in the school|by the lake|in the stable|at the station|"
+    "in the library|on the island|in the vineyard|at the lighthouse|in the cellar of the town hall|by the well|"
+    "in the meadow|at the crossroads|in the ruins|at the quarry|in the greenhouse|by the waterfall"
 )
 THINGS = (
-    "kettle|lantern|ladder|hammer|violin|map|key|blanket|basket|rope|mirror|clock|saddle|umbrella|telescope|bell|knife|pot|"
-    "hat|pair of boots|letter|book|coin|ring|wheel|saw|flute|lamp|needle|chair|cheese|jar of honey|sack of flour|bottle of oil|"
-    "box of nails|bundle of wool|painting|drum|shovel|candle"
+    "kettle|lantern|ladder|hammer|violin|map|key|blanket|basket|rope|mirror|clock|saddle|umbrella|telescope|"
+    "bell|knife|pot|hat|pair of boots|letter|book|coin|ring|wheel|saw|flute|lamp|needle|chair|cheese|"
+    "jar of honey|sack of flour|bottle of oil|box of nails|bundle of wool|painting|drum|shovel|candle"
 )
 MAKES = (
-    "copper|silver|wooden|blue|red|green|small|heavy|broken|golden|rusty|yellow|black|white|old|new|tiny|painted|strange|plain|"
-    "beautiful|dusty|shiny|borrowed"
+    "copper|silver|wooden|blue|red|green|small|heavy|broken|golden|rusty|yellow|black|white|old|new|tiny|"
+    "painted|strange|plain|beautiful|dusty|shiny|borrowed"
 )
 REASONS = (
-    "to repair the roof before winter|for the wedding of {his} sister|to win the summer fair|to pay back an old debt|"
-    "to cheer up a sick neighbor|to finish a bet with the mayor|for a journey to the coast|to keep a promise|"
-    "for the birthday of {his} mother|to open a shop of {his} own|to surprise the children|to prove that {he} could|"
-    "for the harvest feast|to help a traveler|because the winter had been long|to teach {his} nephew a lesson"
+    "to repair the roof before winter|for the wedding of {his} sister|to win the summer fair|"
+    "to pay back an old debt|to cheer up a sick neighbor|to finish a bet with the mayor|"
+    "for a journey to the coast|to keep a promise|for the birthday of {his} mother|to open a shop of {his} own|"
+    "to surprise the children|to prove that {he} could|for the harvest feast|to help a traveler|"
+    "because the winter had been long|to teach {his} nephew a lesson"
 )
 TIMES = (
-    "in the morning|at noon|before dawn|late in the evening|on a Monday|the next day|three days later|after breakfast|"
-    "at the end of the week|when the bells rang|after the rain|that night|an hour later|as soon as the sun was up|a week later"
+    "in the morning|at noon|before dawn|late in the evening|on a Monday|the next day|three days later|"
+    "after breakfast|at the end of the week|when the bells rang|after the rain|that night|an hour later|"
+    "as soon as the sun was up|a week later"
 )
 WEATHERS = (
-    "the rain fell without a pause|the sun was warm|a cold wind blew from the north|fog lay over the fields|it had begun to snow|"
-    "the sky was clear and blue|dark clouds were coming|the air smelled of summer|leaves were falling|the moon was full|"
-    "thunder rolled in the distance|frost covered the grass|it was too hot to work|a light breeze moved the branches"
+    "the rain fell without a pause|the sun was warm|a cold wind blew from the north|fog lay over the fields|"
+    "it had begun to snow|the sky was clear and blue|dark clouds were coming|the air smelled of summer|"
+    "leaves were falling|the moon was full|thunder rolled in the distance|frost covered the grass|"
+    "it was too hot to work|a light breeze moved the branches"
 )
-BEINGS = "crows|sheep|children|geese|cats|soldiers|women|boys|dogs|goats|swallows|strangers|horses|farmers|pigeons|ducks|monks"
-DOINGS = "were resting|were quarreling|sat|were playing|stood|were waiting|were singing|slept|were walking|were looking for food"
-SPOTS = "under a tree|beside the path|on the wall|in the shade|near the gate|along the fence|behind a cart|on the steps|by the door"
+BEINGS = (
+    "crows|sheep|children|geese|cats|soldiers|women|boys|dogs|goats|swallows|strangers|horses|farmers|pigeons|"
+    "ducks|monks"
+)
+DOINGS = (
+    "were resting|were quarreling|sat|were playing|stood|were waiting|were singing|slept|were walking|"
+    "were looking for food"
+)
+SPOTS = (
+    "under a tree|beside the path|on the wall|in the shade|near the gate|along the fence|behind a cart|"
+    "on the steps|by the door"
+)
 NUMBERS = "two|three|four|five|six|seven|a dozen|some|many|a few"
 MOODS = "happy|worried|hungry|hopeful|angry|sad|calm|nervous|proud|lonely|excited|ashamed|relieved"
 
 OPENING = (
-    "{h} was a {trait} {trade} who lived {home}.|There once was a {trait} {trade} called {h}, who lived {home}.|"
-    "Everyone {home} knew {h}, the {trait} {trade}.|{h} had been a {trade} {home} for {years} years, and a {trait} one.|"
+    "{h} was a {trait} {trade} who lived {home}.|"
+    "There once was a {trait} {trade} called {h}, who lived {home}.|"
+    "Everyone {home} knew {h}, the {trait} {trade}.|"
+    "{h} had been a {trade} {home} for {years} years, and a {trait} one.|"
     "Of all the people {home}, nobody was as {trait} as {h}, the {trade}."
 )
 WANT = (
-    "One day {he} needed a {x} {why}.|{why}, {he} needed a {x}.|What {he} wanted was a {x} {why}, and {he} had none.|"
-    '{he} had looked everywhere for a {x} {why}.|"I must have a {x}", {he} said, "and I must have it soon." It was {why}.|'
+    "One day {he} needed a {x} {why}.|{why}, {he} needed a {x}.|"
+    "What {he} wanted was a {x} {why}, and {he} had none.|{he} had looked everywhere for a {x} {why}.|"
+    '"I must have a {x}", {he} said, "and I must have it soon." It was {why}.|'
     "For weeks {he} had thought of nothing but a {x}, {why}."
 )
 TRAVEL = (
-    "{time} {h} went to look {there}.|{h} set out {time}, and soon {he} was {there}.|So {he} walked until {he} was {there}.|"
-    "{time} {he} could be seen {there}.|It took {h} {years} minutes, and then {he} stood {there}.|Cold and {mood}, {h} arrived {there}.|"
+    "{time} {h} went to look {there}.|{h} set out {time}, and soon {he} was {there}.|"
+    "So {he} walked until {he} was {there}.|{time} {he} could be seen {there}.|"
+    "It took {h} {years} minutes, and then {he} stood {there}.|Cold and {mood}, {h} arrived {there}.|"
     "{he} took the long way and was {there} {time}.|Nobody had told {him} the way, yet {he} was {there} {time}."
 )
 MEET = (
-    "There {he} met {o}, a {otrait} {otrade}.|{o} the {otrade} was there, as {otrait} as ever.|A {otrait} {otrade} by the name of {o} greeted {him}.|"
-    "The first person {he} saw was {o}, the {otrade}.|{o} was sitting there and looked {mood}. {ohe} was a {otrade}, and a {otrait} one."
+    "There {he} met {o}, a {otrait} {otrade}.|{o} the {otrade} was there, as {otrait} as ever.|"
+    "A {otrait} {otrade} by the name of {o} greeted {him}.|The first person {he} saw was {o}, the {otrade}.|"
+    "{o} was sitting there and looked {mood}. {ohe} was a {otrade}, and a {otrait} one."
 )
 ASK = (
     '"Have you seen a {x}?" asked {h}.|"I am looking for a {x}", said {h}.|{h} asked {ohim} about the {x}.|'
-    '"They say that you know where to find a {x}", {he} began.|{he} told {ohim} about the {x} and why {he} needed it.|'
-    '"Do you know who has a {x}?" {he} asked.'
+    '"They say that you know where to find a {x}", {he} began.|'
+    '{he} told {ohim} about the {x} and why {he} needed it.|"Do you know who has a {x}?" {he} asked.'
 )
 HAS = (
     '"I have one", said {o}, "but I will not give it away for nothing. Bring me a {y}."|'
-    '{o} nodded. "It is yours if you bring me a {y}."|"What would you give for it?" asked {o}. "I could use a {y}."|'
+    '{o} nodded. "It is yours if you bring me a {y}."|'
+    '"What would you give for it?" asked {o}. "I could use a {y}."|'
     '{ohe} did have one, and would trade it for a {y}.|"My {x} for a {y}", said {o}, "that is my price."|'
     '{o} thought for a while. "I lost my {y} last spring. Find me another, and the {x} is yours."'
 )
 HINT = (
-    '"Ask {p}, who is {there}", said {o}.|{o} had none, but {p} had one, {ohe} said, and could be found {there}.|'
-    '"I sold mine to {p}", {ohe} answered. "Look {there}."|"If anyone has a {x}, it is {p}", said {o}. "Go and look {there}."|'
+    '"Ask {p}, who is {there}", said {o}.|'
+    "{o} had none, but {p} had one, {ohe} said, and could be found {there}.|"
+    '"I sold mine to {p}", {ohe} answered. "Look {there}."|'
+    '"If anyone has a {x}, it is {p}", said {o}. "Go and look {there}."|'
     '{ohe} shook {ohis} head. "Not I. But {p} does, and works {there} these days."'
 )
 RUMOR = (
-    '"There is a {x} lying {there}", said {o}. "Nobody wants it."|{o} remembered a {x} that someone had left {there}.|'
-    '"I saw one {there} not long ago", {ohe} said.|"Look {there}", said {o}, "and look twice."|'
+    '"There is a {x} lying {there}", said {o}. "Nobody wants it."|'
+    '{o} remembered a {x} that someone had left {there}.|"I saw one {there} not long ago", {ohe} said.|'
+    '"Look {there}", said {o}, "and look twice."|'
     '"Children were playing with a {x} {there}", {ohe} answered. "Perhaps it is still there."'
 )
 FIND = (
     "And there it was: the {x}.|It did not take long to find the {x}.|Under some straw {he} found the {x}.|"
-    "The {x} was exactly where it should be, and {he} picked it up.|{he} had almost given up when {he} saw the {x}.|"
+    "The {x} was exactly where it should be, and {he} picked it up.|"
+    "{he} had almost given up when {he} saw the {x}.|"
     "{he} searched until dark, and at last {he} held the {x} in {his} hands."
 )
 TRADE = (
     '{o} took the {y} and handed over the {x}.|"Here is your {y}", said {h}, and {o} gave {him} the {x}.|'
-    "They shook hands: the {y} for the {x}.|{o} was so pleased with the {y} that {ohe} brought the {x} at once.|"
-    '{h} put the {y} on the table. Without a word {o} fetched the {x}.|"A {y}!" cried {o}. "Then the {x} belongs to you."'
+    "They shook hands: the {y} for the {x}.|"
+    "{o} was so pleased with the {y} that {ohe} brought the {x} at once.|"
+    "{h} put the {y} on the table. Without a word {o} fetched the {x}.|"
+    '"A {y}!" cried {o}. "Then the {x} belongs to you."'
 )
 HOME = (
-    "{time} {h} was back {home} with the {x}.|{he} carried the {x} home and smiled all the way.|{h} went home with the {x} {time}.|"
+    "{time} {h} was back {home} with the {x}.|{he} carried the {x} home and smiled all the way.|"
+    "{h} went home with the {x} {time}.|"
     "With the {x} under {his} arm, {he} returned to the place {home} where {he} lived."
 )
 ENDING = (
-    'And from that day on {h} was no longer {mood}.|"It was only a {x}", {he} used to say, "but I made {count} on the way."|'
-    "The {x} is still there, and if you ask {him}, {he} will show it to you.|{he} never told anyone how many miles {he} had walked for it.|"
-    "That is how a {trade} came to own a {x}, and why {o} still laughs about it.|Later {he} gave the {x} to {o}, who needed it more.|"
-    "{he} slept well that night, for the first time in {years} days.|In the end the {x} broke after a week, but {h} only laughed."
+    "And from that day on {h} was no longer {mood}.|"
+    '"It was only a {x}", {he} used to say, "but I made {count} on the way."|'
+    "The {x} is still there, and if you ask {him}, {he} will show it to you.|"
+    "{he} never told anyone how many miles {he} had walked for it.|"
+    "That is how a {trade} came to own a {x}, and why {o} still laughs about it.|"
+    "Later {he} gave the {x} to {o}, who needed it more.|"
+    "{he} slept well that night, for the first time in {years} days.|"
+    "In the end the {x} broke after a week, but {h} only laughed."
 )
 GAINS = "a friend|two friends|three friends|a few friends|one friend and one enemy"
 REFLECT = (
-    '{he} felt {mood} and did not know why.|"If only it were that easy", thought {h}.|For a moment {he} wanted to go home.|'
-    "{he} had not eaten since the day before, so {he} shared some bread with {friend}.|{he} hummed a song that {his} father had taught {him}.|"
-    "{h} was {mood}, but {he} did not show it.|{he} thought of the {x} and walked faster.|{his} shoes were wet and {his} hands were cold.|"
+    '{he} felt {mood} and did not know why.|"If only it were that easy", thought {h}.|'
+    "For a moment {he} wanted to go home.|"
+    "{he} had not eaten since the day before, so {he} shared some bread with {friend}.|"
+    "{he} hummed a song that {his} father had taught {him}.|{h} was {mood}, but {he} did not show it.|"
+    "{he} thought of the {x} and walked faster.|{his} shoes were wet and {his} hands were cold.|"
     'On the way {he} lost a button and found a feather.|"A {trade} does not give up", {he} told {friend}.'
 )
 FRIENDS = "a dog|a stranger|an old woman|a boy with a goat|two monks|a hungry cat|a soldier|a little girl|the postman"
 GOSSIP = (
-    'People said that {gossip}.|On the way {he} heard that {gossip}.|"Did you know", somebody said, "that {gossip}?"|'
-    "It was the week in which {gossip}.|{h} did not believe that {gossip}.|A letter had come: {gossip}."
+    "People said that {gossip}.|On the way {he} heard that {gossip}.|"
+    '"Did you know", somebody said, "that {gossip}?"|It was the week in which {gossip}.|'
+    "{h} did not believe that {gossip}.|A letter had come: {gossip}."
 )
 RUMORS = (
-    "the {one} had lost a {thing} {place}|the {one} was {mood} because of the {two}|the {one} and the {two} were to be married {place}|"
-    "{beings} had been seen {place}|the {two} had sold a {thing} to the {one}|the {one} would leave {time}|"
-    "a {thing} had been found {place}|the {one} owed the {two} a {thing}|nobody had been {place} since the {one} left|"
-    "the {two} had taught {beings} to dance {place}|the {one} had been {mood} ever since the {two} took the {thing}"
+    "the {one} had lost a {thing} {place}|the {one} was {mood} because of the {two}|"
+    "the {one} and the {two} were to be married {place}|{beings} had been seen {place}|"
+    "the {two} had sold a {thing} to the {one}|the {one} would leave {time}|a {thing} had been found {place}|"
+    "the {one} owed the {two} a {thing}|nobody had been {place} since the {one} left|"
+    "the {two} had taught {beings} to dance {place}|"
+    "the {one} had been {mood} ever since the {two} took the {thing}"
 )

@@ -17,12 +17,19 @@ NOISE = 0.08
 """The share of reviews whose stars are one off, as real reviewers' stars are."""
 
 # {x} is the word that counts, {o} one of the other sign; {n} the thing, {was} agrees with it.
-PLAIN = "the {n} {was} {x}|the {n} {was} {very} {x}|I found the {n} {x}|we thought the {n} {was} {x}|the {n} {was} simply {x}"
-PAIRS = "the {n} {was} {x} and {x2}|the {n} {was} {very} {x} and {x2}|we found the {n} {x} and {x2}|the {n} {was} {x}, even {x2}"
+PLAIN = (
+    "the {n} {was} {x}|the {n} {was} {very} {x}|I found the {n} {x}|we thought the {n} {was} {x}|"
+    "the {n} {was} simply {x}"
+)
+PAIRS = (
+    "the {n} {was} {x} and {x2}|the {n} {was} {very} {x} and {x2}|we found the {n} {x} and {x2}|"
+    "the {n} {was} {x}, even {x2}"
+)
 # Worth one point against the sign of {o}, whatever its strength.
 DENIED = (
     "the {n} {was} not {o}|the {n} {was} hardly {o}|the {n} {was} never {o}|I would not call the {n} {o}|"
-    "the {n} {was} anything but {o}|the {n} {was} far from {o}|nobody could call the {n} {o}|the {n} {was} not at all {o}"
+    "the {n} {was} anything but {o}|the {n} {was} far from {o}|nobody could call the {n} {o}|"
+    "the {n} {was} not at all {o}"
 )
 WISHED = "I wish the {n} had been {o}|the {n} would have been {o} with more care|if only the {n} had been {o}"
 FEARED = (
@@ -30,13 +37,15 @@ FEARED = (
 )
 # {b} counts and {a} does not: the same words in two orders.
 SECOND = (
-    "although {a}, {b}|even though {a}, {b}|{a}, but {b}|{a}, yet {b}|last year {a}, this year {b}|{a}. Still, {b}|"
-    "{who} had told us that {a}. In truth {b}|on paper {a}, in reality {b}|we had heard that {a}, then {b}|"
-    "for {who} {a}, for me {b}|when it opened {a}, today {b}|so {who} says that {a}? Well, {b}|it is true that {a}, however {b}"
+    "although {a}, {b}|even though {a}, {b}|{a}, but {b}|{a}, yet {b}|last year {a}, this year {b}|"
+    "{a}. Still, {b}|{who} had told us that {a}. In truth {b}|on paper {a}, in reality {b}|"
+    "we had heard that {a}, then {b}|for {who} {a}, for me {b}|when it opened {a}, today {b}|"
+    "so {who} says that {a}? Well, {b}|it is true that {a}, however {b}"
 )
 FIRST = (
-    "{b}, although {a}|{b}, even though {a}|this year {b}, last year {a}|in truth {b}. {who} had told us that {a}|"
-    "in reality {b}, on paper {a}|then {b}, we had heard that {a}|for me {b}, for {who} {a}|today {b}, when it opened {a}"
+    "{b}, although {a}|{b}, even though {a}|this year {b}, last year {a}|"
+    "in truth {b}. {who} had told us that {a}|in reality {b}, on paper {a}|then {b}, we had heard that {a}|"
+    "for me {b}, for {who} {a}|today {b}, when it opened {a}"
 )
 # The last words say whether {a} holds or its opposite.
 HEARSAY = (
@@ -52,9 +61,10 @@ VERDICTS = {
 }
 VERY = "very|really|so|truly|just|quite|rather|absolutely"
 VISITS = (
-    "We came to this {business} {day}.|I visited this {business} {day}.|Stopped by {day}.|My first visit to this {business}.|"
-    "I have lived near this {business} for {num} years.|{who} sent me to this {business}.|We tried this {business} {day}.|"
-    "It is the oldest {business} in town.|Went there {day}."
+    "We came to this {business} {day}.|I visited this {business} {day}.|Stopped by {day}.|"
+    "My first visit to this {business}.|I have lived near this {business} for {num} years.|"
+    "{who} sent me to this {business}.|We tried this {business} {day}.|It is the oldest {business} in town.|"
+    "Went there {day}."
 )
 BREAKS = (" ", " ", " ", " ", " ", "\\n", "\\n\\n")
 
@@ -161,7 +171,7 @@ def make_reviews(folder: Path, seed: int) -> None:
     seen: set[str] = set()
 
     def draw(count: int) -> list[tuple[int, str]]:
-        rows = []
+        rows: list[tuple[int, str]] = []
         while len(rows) < count:
             stars, text = write_review(rng)
             if text not in seen:

@@ -117,12 +117,13 @@ DAYS = (
 )
 FACTS = (
     "We were a party of {num}.|Parking is around the corner.|It is {num} minutes from our house.|"
-    "We paid about {num} dollars.|They open at {hour}.|I had a coupon from {who2}.|There is a second branch downtown.|"
-    "We stayed for about {num} minutes.|They take cards and cash.|I had been there {num} times before.|"
-    "The menu is on the wall.|It is next to the {landmark}.|It was raining outside.|We had made a reservation.|"
-    "You will find it behind the {landmark}.|My order number was {num}.|It took {num} minutes by bus.|"
-    "They have been in business for {num} years.|It was the week before {holiday}.|I wore my old {color} coat.|"
-    "The sign outside is {color}.|The chairs are {color} and the walls are {color2}.|I was there at {hour} o'clock."
+    "We paid about {num} dollars.|They open at {hour}.|I had a coupon from {who2}.|"
+    "There is a second branch downtown.|We stayed for about {num} minutes.|They take cards and cash.|"
+    "I had been there {num} times before.|The menu is on the wall.|It is next to the {landmark}.|"
+    "It was raining outside.|We had made a reservation.|You will find it behind the {landmark}.|"
+    "My order number was {num}.|It took {num} minutes by bus.|They have been in business for {num} years.|"
+    "It was the week before {holiday}.|I wore my old {color} coat.|The sign outside is {color}.|"
+    "The chairs are {color} and the walls are {color2}.|I was there at {hour} o'clock."
 )
 LANDMARKS = (
     "post office|library|train station|river|bank|fire station|church|school|park|old mill|bridge|city hall|"
