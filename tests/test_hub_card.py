@@ -62,8 +62,9 @@ def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
 
 
 def test_a_collapsed_model_is_said_to_be_one(tmp_path: Path) -> None:
-    text = card_text(finished_run(tmp_path / "run", collapsed=True))
+    text = card_text(finished_run(tmp_path / "run", collapsed=True, collapse_reason="dev: all 4 are 'bad'"))
     assert "**Warning.** This model has collapsed" in text
+    assert "one answer (dev: all 4 are 'bad')" in text
     worse = metrics()["splits"] | {"test": {"accuracy": 0.4}}
     text = card_text(finished_run(tmp_path / "worse", splits=worse))
     assert "On test the model is worse than the best of them" in text

@@ -109,7 +109,8 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe) -> list[str]:
     """What a user of the model should not expect."""
     found = []
     if metrics.get("collapsed"):
-        found.append("It has collapsed to (nearly) one answer: the scores above are those of a constant.")
+        reason = f" ({inline(metrics['collapse_reason'])})" if metrics.get("collapse_reason") else ""
+        found.append(f"It has collapsed to (nearly) one answer{reason}: its scores are those of a constant.")
     calibration = metrics.get("calibration") or {}
     split = next((name for name in ("test", "dev") if name in calibration), None)
     if split is not None:

@@ -1,0 +1,132 @@
+"""``hftune classify`` with a model of the Hub, served on 127.0.0.1: trained, published, refused where it must be."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from finished_run import tokenizer
+from loopback_hub import LoopbackHub, serve
+from transformers import BertConfig, BertModel
+
+ROOT = str(Path(__file__).parent.parent)
+TINYBERT = "huawei-noah/TinyBERT_General_4L_312D"
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TinyBERT's architecture with fresh weights and a vocabulary of a few words: what the Hub holds under its name."""
+    folder = tmp_path_factory.mktemp("tinybert")
+    words = tokenizer(folder.parent / "words", max_length=512)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=312,
+        num_hidden_layers=4,
+        num_attention_heads=12,
+        intermediate_size=1200,
+    )
+    BertModel(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    lines = ["text,label"]
+    for number in range(40):
+        lines.append(f"the food was great {number},good" if number % 2 else f"the soup was cold {number},bad")
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def classify(
+    hub: LoopbackHub, home: Path, *more: str, token: str | None = None, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    settings = ["--data", "rows.csv", "--max-length", "16", "--set", "train.max_steps=3", "--output", "run"]
+    command = [sys.executable, "-m", "hftune", "classify", "--model", TINYBERT, *settings, *more]
+    return hub.run(command, home, token=token, PYTHONPATH=ROOT, OMP_NUM_THREADS="1", **extra)
+
+
+def test_trained_from_the_hub_and_published(hub: LoopbackHub, home: Path, encoder: Path) -> None:
+    hub.add_model(TINYBERT, encoder)
+    done = classify(hub, home, "--push-to-hub", "tester/reviews-tinybert", "--json", token=hub.token)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    metrics = json.loads((home / "run" / "metrics.json").read_text())
+    assert metrics["verified"] is True and metrics["labels"] == ["bad", "good"]
+    assert answer["splits"] == metrics["splits"]
+    assert metrics["parameters"]["total"] > 4_000_000  # four layers, 312 wide
+    config = json.loads((home / "run" / "model" / "config.json").read_text())
+    shape = (config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"])
+    assert shape == (4, 312, 1200) and config["id2label"] == {"0": "bad", "1": "good"}
+
+    files = hub.files("tester/reviews-tinybert")
+    local = {path.name: path.read_bytes() for path in (home / "run" / "model").iterdir()}
+    assert files.keys() == local.keys() | {".gitattributes"}
+    assert {name for name in local if files[name] != local[name]} == {"README.md"}  # the address was filled in
+    card = files["README.md"].decode()
+    assert f"base_model: {TINYBERT}" in card and 'model="tester/reviews-tinybert"' in card
+    assert "holds the model: loaded from there and checked" in done.stderr
+
+    assert hub.leaks() == [] and hub.unrouted == []
+    assert hub.token not in done.stdout + done.stderr
+    kept = [path for path in home.rglob("*") if path.is_file()]
+    assert [path for path in kept if hub.token.encode() in path.read_bytes()] == []
+    assert any(path.name == "optimizer.pt" for path in kept)  # checkpoints were among what was searched
+
+
+def test_a_wrong_token_is_told_before_training(hub: LoopbackHub, home: Path, encoder: Path) -> None:
+    hub.add_model(TINYBERT, encoder)
+    done = classify(hub, home, "--push-to-hub", "tester/x", token="hf_wrong")
+    assert done.returncode == 2 and "the Hub does not know your token" in done.stderr
+    assert not (home / "run").exists()
+
+
+def test_without_a_network(hub: LoopbackHub, home: Path) -> None:
+    with socket.socket() as taken:  # bound and never listening: whoever connects is refused
+        taken.bind(("127.0.0.1", 0))
+        done = classify(hub, home, HF_ENDPOINT=f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert done.returncode == 2, done.stderr
+    assert "can't be reached" in done.stderr and "--model scratch:bert-tiny" in done.stderr
+    assert "Traceback" not in done.stderr and not (home / "run").exists()
+
+
+def test_an_unknown_name_is_told(hub: LoopbackHub, home: Path) -> None:
+    done = classify(hub, home)
+    assert done.returncode == 2 and f"no model '{TINYBERT}'" in done.stderr and not (home / "run").exists()
+
+
+def test_pickled_weights_need_a_word(hub: LoopbackHub, home: Path, encoder: Path) -> None:
+    pickled = io.BytesIO()
+    torch.save(BertModel.from_pretrained(encoder).state_dict(), pickled)
+    files = {path.name: path.read_bytes() for path in encoder.iterdir() if path.suffix != ".safetensors"}
+    hub.add_model(TINYBERT, {**files, "pytorch_model.bin": pickled.getvalue()})
+    address = f"/objects/{hashlib.sha256(pickled.getvalue()).hexdigest()}"
+
+    def fetched() -> bool:
+        return any(request.path.startswith(address) and request.method == "GET" for request in hub.requests)
+
+    refused = classify(hub, home, DISABLE_SAFETENSORS_CONVERSION="1")
+    assert refused.returncode == 2, refused.stderr
+    assert "only as a pickle" in refused.stderr and "--allow-pickle" in refused.stderr
+    assert not fetched()
+    assert not (home / "run").exists()
+
+    allowed = classify(hub, home, "--allow-pickle", "--dry-run", DISABLE_SAFETENSORS_CONVERSION="1")
+    assert allowed.returncode == 0, allowed.stderr
+    assert fetched()
