@@ -5,6 +5,7 @@ Called by ``hftune.pipeline``.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,27 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
     try:
         with trainer.stop.listening(), out_of_memory(trainer.batches):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except BaseException as error:
+        if trainer.args.world_size > 1:
+            traceback.clear_frames(error.__traceback__)  # they hold the wrapped model, see _unwrap
+        raise
     finally:
         trainer.pop_callback(_AtStart)
         trainer.listener.end()
+        _unwrap(trainer)
     return _fitted(trainer)
+
+
+def _unwrap(trainer: HftuneTrainer) -> None:
+    """Let go of the wrapper that several processes train through.
+
+    One that outlives the process group takes the group down with it while it holds Python's lock, and torch's gloo
+    threads may be waiting for that lock: the process would hang at its very end.
+    """
+    if trainer.args.world_size == 1 or trainer.sharded:
+        return
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()
 
 
 class _AtStart(TrainerCallback):  # type: ignore[misc]

@@ -214,7 +214,8 @@ class HftuneTrainer(RowOrderTrainer):
     # ---- checkpoints ----
 
     @property
-    def _sharded(self) -> bool:
+    def sharded(self) -> bool:
+        """Whether each process holds only a part of the weights."""
         return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -260,20 +261,20 @@ class HftuneTrainer(RowOrderTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """A checkpoint holds the weights that move; the artefact is written elsewhere, by the task."""
-        if not _internal_call or self._sharded:
+        if not _internal_call or self.sharded:
             super().save_model(output_dir, _internal_call)
         elif self.args.should_save:
             assert output_dir is not None, "checkpoints have a place"
             weights.save(self.model, Path(output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self._sharded:
+        if self.sharded:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         else:
             weights.load(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
-        if self._sharded:
+        if self.sharded:
             super()._load_best_model()
         else:
             weights.load(self.model, Path(self.state.best_model_checkpoint))

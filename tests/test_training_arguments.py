@@ -1,0 +1,155 @@
+"""The train section becomes TrainingArguments in one place, and ``train.extra`` is checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from hftune.config.train import TrainSection
+from hftune.errors import HftuneError
+from hftune.training import arguments as module
+from hftune.training.arguments import make_arguments
+from hftune.training.extra import OURS, RECIPE_KEYS
+
+
+def make(**settings: Any) -> tuple[TrainingArguments, list[str]]:
+    section = TrainSection(**{"epochs": 3, "learning_rate": 1e-3, **settings})
+    return make_arguments(section, checkpoints=Path("checkpoints"), select_by="f1_macro", greater_is_better=True)
+
+
+def test_every_setting_arrives() -> None:
+    made, notes = make(
+        epochs=2.5,
+        batch_size=5,
+        accumulation=3,
+        eval_batch_size=7,
+        learning_rate=0.02,
+        schedule="cosine",
+        warmup=0.25,
+        weight_decay=0.3,
+        max_grad_norm=0.5,
+        log_steps=4,
+        workers=2,
+        seed=11,
+        gradient_checkpointing=True,
+    )
+    expected = {
+        "num_train_epochs": 2.5,
+        "max_steps": -1,
+        "per_device_train_batch_size": 5,
+        "gradient_accumulation_steps": 3,
+        "per_device_eval_batch_size": 7,
+        "learning_rate": 0.02,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.25,
+        "weight_decay": 0.3,
+        "max_grad_norm": 0.5,
+        "logging_steps": 4,
+        "dataloader_num_workers": 2,
+        "seed": 11,
+        "data_seed": 11,
+        "gradient_checkpointing": True,
+        "optim": "adamw_torch_fused",
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "metric_for_best_model": "f1_macro",
+        "greater_is_better": True,
+        "load_best_model_at_end": True,
+        "report_to": [],
+        "push_to_hub": False,
+        "hub_token": None,
+        "logging_nan_inf_filter": False,
+    }
+    assert {name: getattr(made, name) for name in expected} == expected
+    assert notes == []
+
+
+def test_eval_steps_save_and_evaluate_together() -> None:
+    made, _ = make(eval_steps=50, max_steps=120)
+    assert (made.eval_strategy, made.eval_steps, made.save_strategy, made.save_steps) == ("steps", 50, "steps", 50)
+    assert made.max_steps == 120
+
+
+def test_extra_goes_through() -> None:
+    made, _ = make(extra={"adam_beta2": 0.95, "neftune_noise_alpha": 5.0, "lr_scheduler_kwargs": {}})
+    assert (made.adam_beta2, made.neftune_noise_alpha) == (0.95, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message", "hint"),
+    [
+        ({"adam_beta_2": 0.9}, "train.extra.adam_beta_2 is not a field", "did you mean 'adam_beta2'?"),
+        ({"learning_rate": 1.0}, "what train.learning_rate already says", "set train.learning_rate instead"),
+        ({"metric_for_best_model": "loss"}, "what task.select_by already says", "set task.select_by instead"),
+        ({"push_to_hub": True}, "what hub.push_to already says", "set hub.push_to instead"),
+        ({"hub_token": "hf_abc"}, "train.extra.hub_token can't be set", "HF_TOKEN"),
+        ({"auto_find_batch_size": True}, "can't be set", "train.batch_size"),
+        ({"adam_beta2": "high"}, "train.extra.adam_beta2 is 'high'", "TrainingArguments"),
+        ({"torch_empty_cache_steps": -1}, "transformers refuses", "train.extra"),
+    ],
+)
+def test_extra_is_refused(extra: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(HftuneError) as refused:
+        make(extra=extra)
+    assert message in refused.value.message
+    assert hint in refused.value.hint
+    assert refused.value.exit_code == 2
+    assert "hf_abc" not in str(refused.value)
+
+
+def test_the_tables_name_fields_that_exist() -> None:
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert fields >= RECIPE_KEYS.keys()
+    assert fields >= OURS.keys()
+    assert not RECIPE_KEYS.keys() & OURS.keys()
+    keys = {key.removeprefix("train.") for key in RECIPE_KEYS.values() if key.startswith("train.")}
+    assert keys <= TrainSection.model_fields.keys()
+
+
+def test_nothing_that_arguments_sets_can_be_overruled_by_extra() -> None:
+    """Every name that is set here is in one of the two tables, so extra can't change it behind the recipe's back."""
+    defaults = TrainingArguments(output_dir="checkpoints", use_cpu=True)
+    made, _ = make(eval_steps=5)
+    automatic = {"mixed_precision", "dataloader_pin_memory"}
+    changed = {
+        field.name
+        for field in dataclasses.fields(TrainingArguments)
+        if getattr(made, field.name) != getattr(defaults, field.name)
+    }
+    assert changed - automatic <= RECIPE_KEYS.keys() | OURS.keys()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_precision_that_the_device_lacks(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
+    with pytest.raises(HftuneError, match=precision) as refused:
+        make(precision=precision, device="cpu")
+    assert "train.precision=auto" in refused.value.hint
+
+
+def test_bf16_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    assert make(precision="bf16", device="cpu")[0].bf16
+    assert not make(precision="auto", device="cpu")[0].bf16
+
+
+def test_compile_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    made, notes = make(compile=True, device="cpu")
+    assert not made.torch_compile
+    assert len(notes) == 1 and "no C++ compiler" in notes[0]
+
+
+def test_trackers_are_known_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HftuneError, match="tensorbord") as unknown:
+        make(report_to=("tensorbord",))
+    assert unknown.value.hint == "did you mean 'tensorboard'?"
+    monkeypatch.setattr(module, "get_available_reporting_integrations", list)
+    with pytest.raises(HftuneError, match="not installed") as missing:
+        make(report_to=("wandb",))
+    assert "pip install wandb" in missing.value.hint
