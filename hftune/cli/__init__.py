@@ -41,11 +41,20 @@ TRAIN, USE, PREPARE = "Train", "Use and judge", "Prepare"
 
 COMMANDS: dict[str, Entry] = {
     "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
+    "sweep": Entry(
+        "hftune.cli.sweep:sweep", "Train a grid or a search of settings with several seeds, and compare them", TRAIN
+    ),
+    "boolq": Entry("hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or all", TRAIN),
     "predict": Entry("hftune.cli.predict:predict", "Label texts", USE),
     "evaluate": Entry(
         "hftune.cli.evaluate:evaluate", "Score a run, a folder or a Hub model on one split of any labelled data", USE
     ),
     "baseline": Entry("hftune.cli.baseline:baseline", "Score the majority label and TF-IDF + logistic regression", USE),
+    "compare": Entry(
+        "hftune.cli.compare:compare",
+        "Compare runs or the settings of a study: mean ± std, intervals, paired tests",
+        USE,
+    ),
     "report": Entry("hftune.cli.report:report", "Make one self-contained HTML page about each run", USE),
     "push": Entry("hftune.cli.push:push", "Publish a run on the Hub, then load it from there and check it", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),

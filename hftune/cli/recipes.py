@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,8 @@ from hftune.config import (
     schema,
     setting_rows,
 )
+from hftune.config.document import DocumentError
+from hftune.config.shipped import STUDIES, find_study, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import write_text
 
@@ -42,10 +44,10 @@ Name = Annotated[
 
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
-    """List the shipped recipes with their expected score and cost."""
+    """List the shipped recipes and studies with their expected score and cost."""
     from rich.table import Table
 
-    entries = catalogue()
+    entries = [*catalogue(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
     if as_json:
         terminal.show_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
         return
@@ -63,6 +65,10 @@ def show_recipe(
     as_json: Json = False,
 ) -> None:
     """Print a recipe as it is written, or as it is understood."""
+    study = _study_path(name)
+    if study is not None:
+        _show_study(study, resolved, as_json)
+        return
     if as_json:
         terminal.show_json(load_recipe(name).model_dump(mode="json"))
         return
@@ -80,7 +86,8 @@ def copy_recipe(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
 ) -> None:
     """Copy a recipe to edit it."""
-    source = recipe_path(name)
+    study = _study_path(name)
+    source = study or recipe_path(name)
     target = destination or Path()
     if target.is_dir():
         target = target / source.name
@@ -90,8 +97,8 @@ def copy_recipe(
         write_text(target, _text(source))
     except OSError as error:
         raise HftuneError(f"can't write {target}: {error.strerror}", hint="Name another place.") from error
-    kind = load_recipe(target).task.kind
-    terminal.say(f"Copied to {target}. Run it with: hftune {kind} --recipe {shlex.quote(str(target))}")
+    command = "sweep" if study else f"{load_recipe(target).task.kind} --recipe"
+    terminal.say(f"Copied to {target}. Run it with: hftune {command} {shlex.quote(str(target))}")
 
 
 @app.command("validate")
@@ -152,6 +159,7 @@ def _expanded(names: list[str]) -> list[str]:
         folder = Path(name)
         if name == ALL:
             found = [entry.name for entry in catalogue()]
+            found += [f"{STUDIES}/{entry.name}" for entry in shipped_studies()]
         elif folder.is_dir() and not (folder / "recipe.yaml").is_file():
             found = [str(entry.path) for entry in catalogue(folder)]
         else:
@@ -164,8 +172,41 @@ def _expanded(names: list[str]) -> list[str]:
 
 def _checked(name: str) -> dict[str, Any]:
     try:
-        load_recipe(name)
+        study = _study_path(name)
+        if study is not None:
+            from hftune.studies.plan import check, read_plan
+
+            check(read_plan(study))
+        else:
+            load_recipe(name)
     except RecipeError as error:
         problems = [{**asdict(problem), "text": str(problem)} for problem in error.problems]
         return {"recipe": name, "ok": False, "problems": problems}
+    except HftuneError as error:
+        problem = {"path": "", "message": error.message, "hint": error.hint, "source": "", "text": str(error)}
+        return {"recipe": name, "ok": False, "problems": [problem]}
     return {"recipe": name, "ok": True, "problems": []}
+
+
+def _study_path(name: str) -> Path | None:
+    """The file of a study, shipped or not; None for what is a recipe. A study is what says over what it goes."""
+    if Path(name).is_file() and Path(name).suffix in (".yaml", ".yml"):
+        from hftune.studies.plan import read_values
+
+        try:
+            return Path(name) if "over" in read_values(Path(name))[0] else None
+        except RecipeError:
+            return None  # the recipe's own check says what is wrong with the file
+    try:
+        return find_study(name) if name.startswith(f"{STUDIES}/") else None
+    except DocumentError as error:
+        raise RecipeError(name, [error.problem]) from error
+
+
+def _show_study(path: Path, resolved: bool, as_json: bool) -> None:
+    from hftune.studies.plan import plan_yaml, read_plan
+
+    if as_json:
+        terminal.show_json(read_plan(path).model_dump(mode="json"))
+    else:
+        terminal.say((plan_yaml(read_plan(path)) if resolved else _text(path)).rstrip("\n"))

@@ -1,13 +1,14 @@
-"""``hftune report``: one self-contained HTML page about each run.
+"""``hftune report``: one self-contained HTML page about each run or study.
 
 hftune report runs/a
 hftune report runs/a --output a.html
+hftune report runs/reviews-lr
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +16,12 @@ from hftune.cli import options
 from hftune.cli.terminal import say, show_json
 from hftune.errors import HftuneError
 
+if TYPE_CHECKING:
+    from hftune.studies.folder import StudyDir as Study
+
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN…", help="Run directories; a group of seeds stands for all its runs.")
+    list[Path],
+    typer.Argument(metavar="RUN|STUDY…", help="Runs or studies; a group of seeds stands for all its runs."),
 ]
 OutputFile = Annotated[
     Path | None,
@@ -25,13 +30,16 @@ OutputFile = Annotated[
 
 
 def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False) -> None:
-    """Make one self-contained HTML page about each run: scores beside baselines, curves, mistakes, recipe."""
+    """Make one self-contained HTML page about each run or study: scores beside baselines, curves, mistakes, recipe."""
     from hftune.runs.directory import RunDir
     from hftune.runs.group import seed_runs
     from hftune.runs.report import write_report
+    from hftune.studies.folder import StudyDir, is_study
 
     # Everything is opened before anything is written: a mistyped name leaves nothing half done.
-    chosen = [run for path in runs for run in (seed_runs(path) or [RunDir.open(path)])]
+    chosen: list[RunDir | StudyDir] = []
+    for path in runs:
+        chosen += [StudyDir(path)] if is_study(path) else seed_runs(path) or [RunDir.open(path)]
     if output is not None and len(chosen) != 1:
         raise HftuneError(
             f"--output is one file, but {len(chosen)} runs were named",
@@ -39,9 +47,18 @@ def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False)
         )
     if output is not None and output.is_dir():
         raise HftuneError(f"--output {output} is a folder", hint=f"name a file: --output {output / 'report.html'}")
-    pages = [write_report(run, output) for run in chosen]
+    pages = [_study_page(one, output) if isinstance(one, StudyDir) else write_report(one, output) for one in chosen]
     if as_json:
         show_json({"reports": [str(page) for page in pages]})
     else:
         for page in pages:
             say(str(page))
+
+
+def _study_page(study: Study, output: Path | None) -> Path:
+    from hftune.studies.results import PAGE, study_report, write_study
+
+    if output is not None:
+        return study_report(study, output)
+    write_study(study)
+    return study.path / PAGE

@@ -1,6 +1,6 @@
-"""The shipped recipes: found by looking, described by their own first lines.
+"""The shipped recipes and studies: found by looking, described by their own first lines.
 
-Used by ``hftune.config.load`` and ``hftune recipes``.
+Used by ``hftune.config.load``, ``hftune recipes`` and ``hftune sweep``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hftune.config.document import DocumentError
 from hftune.config.problems import Problem
 from hftune.suggest import closest
 
-NOT_RECIPES = frozenset({"studies", "accelerate", "slurm"})
+STUDIES = "studies"
+NOT_RECIPES = frozenset({STUDIES, "accelerate", "slurm"})
 """Folders below recipes/ that hold files of another kind."""
 
 
@@ -43,6 +44,31 @@ def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
     root = folder or recipes_dir()
     files = sorted(path for path in root.rglob("*.yaml") if path.relative_to(root).parts[0] not in NOT_RECIPES)
     return [_entry(path, path.relative_to(root).with_suffix("").as_posix()) for path in files]
+
+
+def shipped_studies() -> list[RecipeEntry]:
+    """All shipped studies, by name: what ``hftune sweep`` takes."""
+    root = recipes_dir() / STUDIES
+    return [_entry(path, path.relative_to(root).with_suffix("").as_posix()) for path in sorted(root.rglob("*.yaml"))]
+
+
+def find_study(study: str) -> Path:
+    """The file that a shipped study's name or a path stands for.
+
+    Raises:
+        DocumentError: Nothing goes by that name.
+    """
+    entries = {entry.name: entry.path for entry in shipped_studies()}
+    name = study.removeprefix(f"{STUDIES}/")
+    if name in entries:
+        return entries[name]
+    if Path(study).is_file():
+        return Path(study)
+    if Path(study).suffix in (".yaml", ".yml"):
+        raise DocumentError(Problem("", "expected a study file, got a path where there is none", source=study))
+    near = closest(name, entries)
+    hint = f"Did you mean {near}?" if near else f"Shipped studies: {', '.join(entries)}."
+    raise DocumentError(Problem("", f"no study or file goes by the name {study!r}", hint))
 
 
 def find_recipe(recipe: str | Path) -> Path:

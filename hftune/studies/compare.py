@@ -1,14 +1,37 @@
-"""The comparison of systems: mean ± std, intervals, paired tests, a verdict in words. Called by ``hftune compare``."""
+"""The comparison of systems: mean ± std, intervals, paired tests, a verdict in words.
+
+Called by ``hftune compare`` and at the end of a study; ``hftune.studies.results`` writes it down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hftune.errors import HftuneError
-from hftune.evaluation.significance import Comparison, Estimate, compare, estimate, holm, verdict
-from hftune.studies.systems import System, common_split, correct, refuse_different_data
+from hftune.evaluation.significance import ENOUGH_SEEDS, Comparison, Estimate, compare, estimate, holm, verdict
+from hftune.studies.folder import StudyDir
+from hftune.studies.select import select
+from hftune.studies.systems import (
+    METRICS,
+    System,
+    common_split,
+    is_scored,
+    item_scores,
+    of_study,
+    refuse_different_data,
+)
+from hftune.suggest import did_you_mean
+
+MOST_FOR_ALL_PAIRS = 4
+"""With more systems than these, each is compared with the best on dev only."""
+
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -16,13 +39,21 @@ class Row:
     """One system's line in the table."""
 
     name: str
-    estimate: Estimate
-    dev: float
+    values: dict[str, Any]
+    """Its place on each axis of a study; empty for loose runs."""
+    seeds: tuple[int, ...]
+    scores: dict[str, Estimate]
+    """By split, for the splits that all its runs were scored on."""
+    by_seed: dict[str, tuple[float, ...]]
+    """The score of each seed, by split."""
     trainable: int
     total: int
     seconds: float
+    """Mean time of training."""
     collapsed: int
     """Runs of this system that collapsed to one class."""
+    selected: bool = False
+    """Whether a study chose it on dev."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +64,7 @@ class Pair:
     second: str
     comparison: Comparison
     adjusted_p: float
+    """After Holm's correction for the number of pairs."""
     words: str
 
 
@@ -40,61 +72,122 @@ class Pair:
 class Compared:
     """The whole comparison."""
 
+    metric: str
     split: str
+    """What the pairs were compared on."""
     rows: tuple[Row, ...]
-    """Best first, by mean accuracy on dev: the order is not taken from test."""
+    """Best first, by the mean on dev: the order is not taken from test."""
     pairs: tuple[Pair, ...]
-    """Each system against the best, or every pair when there are few."""
+    baselines: dict[str, dict[str, float]]
+    """Baseline → split → score, where all systems have the same."""
     notes: tuple[str, ...]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that some row has a score on."""
+        return tuple(split for split in ("dev", "test") if any(split in row.scores for row in self.rows))
 
     def as_dict(self) -> dict[str, Any]:
         """For --json and comparison.json."""
         return asdict(self)
 
 
-MOST_FOR_ALL_PAIRS = 4
+def compare_study(study: StudyDir, split: str | None = None, metric: str = "accuracy") -> Compared:
+    """Compare the settings of a study, and say what was selected and how."""
+    selection = select(study)
+    systems = of_study(study)
+    scored = [system for system in systems if is_scored(system, "test")]
+    notes = [
+        f"{selection.setting.name} was selected by its mean dev {selection.metric}, {selection.mean:.4f}"
+        f" over {_count(selection.seeds, 'seed')}; test played no part in it"
+    ]
+    if len(scored) == len(systems) > 1:
+        notes.append("test was scored for all settings: the best of them on test is not an unbiased result")
+    elif scored:
+        notes.append(f"test was scored for {' and '.join(system.name for system in scored)} only")
+    failures = study.failures()
+    if failures:
+        notes.append(f"{_count(len(failures), 'run')} failed and are missing: their reasons are in failures.jsonl")
+    pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
+    if pruned:
+        notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")
+    return compare_systems(systems, split, metric, selected=selection.setting.name, notes=notes)
 
 
-def compare_systems(systems: Sequence[System], split: str | None = None) -> Compared:
+def compare_systems(
+    systems: Sequence[System],
+    split: str | None = None,
+    metric: str = "accuracy",
+    *,
+    selected: str | None = None,
+    notes: Sequence[str] = (),
+) -> Compared:
     """Compare systems on the same rows.
 
     Args:
         systems: From ``collect``.
         split: dev or test; test where all were scored on it, else dev.
+        metric: accuracy, or loss.
+        selected: Name of the system that a study chose.
+        notes: What is to be said beside what is found here.
 
     Raises:
         HftuneError: Different data, or a split that was not scored.
     """
     if not systems:
         raise HftuneError("there is no complete run to compare", hint="finish the runs first")
+    if metric not in METRICS:
+        raise HftuneError(
+            f"runs can't be compared by {metric!r}: it is not a mean over rows",
+            hint=did_you_mean(metric, METRICS) or f"use one of: {', '.join(METRICS)}",
+        )
     split = split or common_split(systems)
     for system in systems:
-        for run in system.runs:
-            if split not in run.read_metrics()["splits"]:
-                raise HftuneError(
-                    f"{run.path} was not scored on {split}",
-                    hint="compare on dev with --split dev, or let the study score test for all: --test all",
-                )
+        if not is_scored(system, split):
+            raise HftuneError(
+                f"{system.runs[0].path} was not scored on {split}",
+                hint="compare on dev with --split dev; a study scores test for all with --test all",
+            )
     refuse_different_data(systems, split)
-    scores = {system.name: correct(system, split) for system in systems}
-    rows = sorted((_row(system, scores[system.name]) for system in systems), key=lambda row: -row.dev)
-    return Compared(split, tuple(rows), _pairs(systems, scores, rows), tuple(_notes(systems, rows, split)))
-
-
-def _row(system: System, scores: Any) -> Row:
-    metrics = [run.read_metrics() for run in system.runs]
-    return Row(
-        name=system.name,
-        estimate=estimate(scores),
-        dev=sum(entry["splits"]["dev"]["accuracy"] for entry in metrics) / len(metrics),
-        trainable=metrics[0]["parameters"]["trainable"],
-        total=metrics[0]["parameters"]["total"],
-        seconds=sum(entry["speed"]["train_seconds"] for entry in metrics) / len(metrics),
-        collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
+    scores = {
+        (system.name, name): item_scores(system, name, metric)
+        for system in systems
+        for name in ("dev", "test")
+        if is_scored(system, name)
+    }
+    sign = 1 if metric == "loss" else -1
+    rows = sorted(
+        (_row(system, scores, system.name == selected) for system in systems),
+        key=lambda row: sign * row.scores["dev"].mean,
+    )
+    return Compared(
+        metric=metric,
+        split=split,
+        rows=tuple(rows),
+        pairs=_pairs(systems, {name: values for (name, of), values in scores.items() if of == split}, rows, metric),
+        baselines=_baselines(systems, metric),
+        notes=(*notes, *_notes(systems, rows, split)),
     )
 
 
-def _pairs(systems: Sequence[System], scores: dict[str, Any], rows: Sequence[Row]) -> tuple[Pair, ...]:
+def _row(system: System, scores: dict[tuple[str, str], Scores], selected: bool) -> Row:
+    metrics = [run.read_metrics() for run in system.runs]
+    mine = {split: values for (name, split), values in scores.items() if name == system.name}
+    return Row(
+        name=system.name,
+        values=system.values,
+        seeds=system.seeds,
+        scores={split: estimate(values) for split, values in mine.items()},
+        by_seed={split: tuple(values.mean(axis=1).tolist()) for split, values in mine.items()},
+        trainable=metrics[0]["parameters"]["trainable"],
+        total=metrics[0]["parameters"]["total"],
+        seconds=fmean(entry["speed"]["train_seconds"] for entry in metrics),
+        collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
+        selected=selected,
+    )
+
+
+def _pairs(systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str) -> tuple[Pair, ...]:
     names = [row.name for row in rows]
     if len(names) <= MOST_FOR_ALL_PAIRS:
         chosen = [(second, first) for place, first in enumerate(names) for second in names[place + 1 :]]
@@ -105,22 +198,52 @@ def _pairs(systems: Sequence[System], scores: dict[str, Any], rows: Sequence[Row
         compare(scores[first], scores[second], paired_seeds=seeds[first] == seeds[second]) for first, second in chosen
     ]
     adjusted = holm([result.p_value for result in results]) if results else []
+    look: dict[str, Any] = (
+        {"scale": 1.0, "unit": "nats", "digits": 3, "higher_is_better": False} if metric == "loss" else {}
+    )
     return tuple(
-        Pair(first, second, result, p, verdict(result, first, second, adjusted_p=p if len(chosen) > 1 else None))
+        Pair(
+            first, second, result, p, verdict(result, first, second, adjusted_p=p if len(chosen) > 1 else None, **look)
+        )
         for (first, second), result, p in zip(chosen, results, adjusted, strict=True)
     )
+
+
+def _baselines(systems: Sequence[System], metric: str) -> dict[str, dict[str, float]]:
+    """What simple systems score, where that is the same for all: with other training rows it is not."""
+    found: dict[tuple[str, str], set[float]] = {}
+    for system in systems:
+        for run in system.runs:
+            for name, splits in run.read_metrics().get("baselines", {}).items():
+                for split, scores in splits.items():
+                    if metric in scores:
+                        found.setdefault((name, split), set()).add(scores[metric])
+    result: dict[str, dict[str, float]] = {}
+    for (name, split), values in found.items():
+        if len(values) == 1:
+            result.setdefault(name, {})[split] = values.pop()
+    return result
 
 
 def _notes(systems: Sequence[System], rows: Sequence[Row], split: str) -> list[str]:
     notes = []
     fewest = min(len(system.runs) for system in systems)
-    if fewest < 3:
-        notes.append(f"some system has {fewest} seed{'s' * (fewest > 1)}: too few to tell settings from luck")
+    if fewest < ENOUGH_SEEDS:
+        notes.append(
+            f"{'every' if all(len(one.runs) == fewest for one in systems) else 'some'} setting has "
+            f"{_count(fewest, 'seed')}: too few to tell settings from luck, use {ENOUGH_SEEDS} or more"
+        )
+    if len({len(system.runs) for system in systems}) > 1:
+        notes.append("settings have different numbers of seeds")
     if split == "dev":
-        notes.append("compared on dev, which also chose checkpoints and settings: expect less on new data")
+        notes.append("compared on dev, which also chose the checkpoints: expect less on new data")
+    elif len({run.read_metrics()["data"]["fingerprints"]["dev"] for one in systems for run in one.runs}) > 1:
+        notes.append("the dev rows differ, so that dev scores are not comparable; test rows are the same")
     for row in rows:
         if row.collapsed:
-            notes.append(f"{row.name}: {row.collapsed} of {row.estimate.seeds} runs collapsed to one class")
-    if len({len(system.runs) for system in systems}) > 1:
-        notes.append("systems have different numbers of seeds")
+            notes.append(f"{row.name}: {row.collapsed} of {_count(len(row.seeds), 'run')} collapsed to one class")
     return notes
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"

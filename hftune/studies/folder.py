@@ -1,22 +1,24 @@
 """The folder of a study: its plan, its runs, what failed, and what came of it.
 
-studies/<name>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/  report.html
+runs/<study>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/*.png  report.html
+               logs/ (what workers said)   for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hftune.errors import HftuneError
 from hftune.files import read_jsonl, write_jsonl, write_text
-from hftune.runs.directory import RunDir, in_use, is_run
+from hftune.runs.directory import RunDir, in_use
 from hftune.runs.group import seed_path
-from hftune.studies.plan import Plan, Setting, grid, plan_from_yaml, setting_of
+from hftune.runs.lock import exclusive
+from hftune.studies.plan import Plan, grid, plan_yaml, read_plan, setting_of
+from hftune.studies.settings import Setting
 
 PLAN = "study.yaml"
 
@@ -28,22 +30,6 @@ class StudyDir:
     path: Path
 
     @classmethod
-    def begin(cls, path: Path, plan: Plan) -> StudyDir:
-        """Make the folder, or take a study up again when its plan is the same."""
-        study = cls(path)
-        if is_study(path):
-            before = study.plan()
-            if before.model_dump(exclude={"test", "search"}) != plan.model_dump(exclude={"test", "search"}):
-                raise HftuneError(
-                    f"{path} holds a study with another plan", hint=f"name another folder with --output, not {path}"
-                )
-        elif in_use(path):
-            raise HftuneError(f"{path} is in use and is not a study", hint="name another folder with --output")
-        path.mkdir(parents=True, exist_ok=True)
-        write_text(path / PLAN, yaml.safe_dump(plan.model_dump(mode="json", exclude_none=True), sort_keys=False))
-        return study
-
-    @classmethod
     def open(cls, path: Path) -> StudyDir:
         """An existing study."""
         if not is_study(path):
@@ -52,35 +38,38 @@ class StudyDir:
 
     def plan(self) -> Plan:
         """The plan it was made with."""
-        return plan_from_yaml((self.path / PLAN).read_text(encoding="utf-8"), str(self.path / PLAN))
-
-    def run_path(self, setting: Setting, seed: int) -> Path:
-        """Where the run of one setting and seed lies."""
-        return seed_path(self.path / "runs" / setting.folder, seed)
+        return read_plan(self.path / PLAN)
 
     def settings(self) -> list[Setting]:
         """The grid, or what the search has drawn so far."""
         plan = self.plan()
-        return grid(plan) if plan.search is None else [setting_of(plan, drawn) for drawn in self.drawn()]
+        if plan.search is None:
+            return grid(plan)
+        drawn = [setting_of(plan, trial["values"]) for trial in self.drawn()]
+        return list({setting.folder: setting for setting in drawn}.values())
+
+    def run(self, setting: Setting, seed: int) -> RunDir:
+        """The run of one setting and seed, whether it is there yet or not."""
+        return RunDir(seed_path(self.path / "runs" / setting.folder, seed))
 
     def runs(self, setting: Setting) -> list[RunDir]:
         """The complete runs of a setting, in order of seeds."""
-        paths = [self.run_path(setting, seed) for seed in self.plan().seeds]
-        return [RunDir(path) for path in paths if is_run(path) and RunDir(path).complete]
+        found = [self.run(setting, seed) for seed in self.plan().seeds]
+        return [run for run in found if run.complete]
 
     def drawn(self) -> list[dict[str, Any]]:
-        """The values that a search has drawn, in order."""
-        return read_jsonl(self.path / "drawn.jsonl") if (self.path / "drawn.jsonl").is_file() else []
+        """The trials of a search, in order: values, state, score."""
+        return _rows(self.path / "drawn.jsonl")
 
-    def write_drawn(self, drawn: list[dict[str, Any]]) -> None:
+    def write_drawn(self, drawn: Sequence[Mapping[str, Any]]) -> None:
         """Keep what a search has drawn."""
         write_jsonl(self.path / "drawn.jsonl", drawn)
 
     def failures(self) -> list[dict[str, Any]]:
-        """Runs that failed, newest attempt last."""
-        return read_jsonl(self.path / "failures.jsonl") if (self.path / "failures.jsonl").is_file() else []
+        """Runs that failed in the last sitting, and why."""
+        return _rows(self.path / "failures.jsonl")
 
-    def write_failures(self, failures: list[Mapping[str, Any]]) -> None:
+    def write_failures(self, failures: Sequence[Mapping[str, Any]]) -> None:
         """Keep what failed and why."""
         write_jsonl(self.path / "failures.jsonl", failures)
 
@@ -88,3 +77,68 @@ class StudyDir:
 def is_study(path: Path) -> bool:
     """Whether a study lies here."""
     return (path / PLAN).is_file()
+
+
+@contextmanager
+def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
+    """Make the folder of a study, or take it up again, and hold it for this process alone.
+
+    Raises:
+        HftuneError: Something else lies there, another plan, or another process is at it.
+    """
+    study = StudyDir(path)
+    if is_study(path):
+        _refuse_other_plan(study, plan)
+    elif in_use(path):
+        raise HftuneError(f"{path} is in use and is not a study", hint="name another folder with --output")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HftuneError(
+            f"can't make the study's folder {path}: {error.strerror}", hint="name another folder with --output"
+        ) from error
+    with exclusive(path):
+        write_text(path / PLAN, plan_yaml(plan))
+        yield study
+
+
+def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
+    """A study may grow (values, seeds, trials), but not turn into another one."""
+    before = study.plan()
+    changed = [name for name, one, other in _fixed(before, plan) if one != other]
+    if (before.search is None) != (plan.search is None) or (before.search or 0) > (plan.search or 0):
+        changed.append("search")
+    searched = plan.search is not None
+    if not _grown(before.seeds, plan.seeds, exactly=searched):
+        changed.append("seeds")
+    if list(before.over) != list(plan.over):
+        changed.append("over")
+    else:
+        changed += [
+            f"over.{key}" for key, axis in before.over.items() if not _grown_axis(axis, plan.over[key], searched)
+        ]
+    if changed:
+        raise HftuneError(
+            f"{study.path} holds a study with another plan: {', '.join(changed)} differs",
+            hint="name another folder with --output; a grid may only gain values and seeds, a search only trials",
+        )
+
+
+def _fixed(before: Plan, after: Plan) -> list[tuple[str, object, object]]:
+    return [("recipe", before.recipe, after.recipe), ("set", before.set, after.set)]
+
+
+def _grown_axis(before: object, after: object, exactly: bool) -> bool:
+    if isinstance(before, list) and isinstance(after, list):
+        return _grown(before, after, exactly=exactly)
+    if isinstance(before, dict) and isinstance(after, dict) and not exactly:
+        return all(after.get(name) == values for name, values in before.items())
+    return before == after
+
+
+def _grown(before: Sequence[object], after: Sequence[object], *, exactly: bool) -> bool:
+    return list(before) == list(after) if exactly else all(value in after for value in before)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return read_jsonl(path) if path.is_file() else []

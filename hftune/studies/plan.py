@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from hftune.config import document
 from hftune.config.load import load_recipe
+from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
 from hftune.config.section import Section
 from hftune.errors import HftuneError
+from hftune.studies.settings import Setting, Value, make_setting
+from hftune.suggest import closest
 
-Value = bool | int | float | str | None
+SEED = "train.seed"
 
 
 class Range(Section):
@@ -34,6 +37,12 @@ class Range(Section):
     whole: bool = False
     """Whole numbers only."""
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Range:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"expected low < high, above 0 where log; got {self.low:g} to {self.high:g}")
+        return self
+
 
 Axis = list[Value] | dict[str, dict[str, Value]] | Range
 """Values of a dotted key, or named settings of several keys at once, or (in a search) an interval."""
@@ -43,7 +52,7 @@ class Plan(Section):
     """What a study consists of."""
 
     recipe: str | None = None
-    """The recipe that every run starts from: a shipped name, a path, or a run."""
+    """The recipe that every run starts from: a shipped name, a path, or a run; the defaults where not given."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys that are the same in every run."""
     over: dict[str, Axis]
@@ -55,159 +64,178 @@ class Plan(Section):
     search: int | None = Field(default=None, ge=1)
     """Draw this many settings in place of the whole grid."""
 
-    @field_validator("over")
+    @field_validator("over", mode="before")
     @classmethod
-    def _something_varies(cls, over: dict[str, Axis]) -> dict[str, Axis]:
-        if not over or any(isinstance(axis, list | dict) and not axis for axis in over.values()):
-            raise ValueError("expected at least one key with at least one value")
+    def _axes(cls, over: Any) -> Any:
+        """Say of each axis what it should have been: the schema alone would list every alternative."""
+        if not isinstance(over, Mapping) or not over:
+            raise ValueError("expected a mapping of dotted keys to their values")
+        for key, axis in over.items():
+            named = isinstance(axis, Mapping) and axis and all(isinstance(part, Mapping) for part in axis.values())
+            interval = isinstance(axis, Range) or (isinstance(axis, Mapping) and {"low", "high"} <= set(axis))
+            if not (named or interval or (isinstance(axis, list) and axis)):
+                raise ValueError(f"{key}: expected a list of values, named settings, or low and high; got {axis!r}")
         return over
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One point of the grid."""
-
-    name: str
-    """What differs, for people: ``learning_rate=3e-05 method.kind=full``."""
-    overrides: dict[str, Value]
-    values: dict[str, Value]
-    """The value on each axis: itself, or the name of the named setting."""
-
-    @property
-    def folder(self) -> str:
-        """The name as part of a path."""
-        return re.sub(r"[^\w.=+-]+", "_", self.name).strip("_.") or "all"
+    @field_validator("seeds")
+    @classmethod
+    def _each_seed_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("expected each seed once")
+        return seeds
 
 
 def grid(plan: Plan) -> list[Setting]:
     """Every combination, the last axis changing fastest."""
-    axes = [[(name, *choice) for choice in _choices(name, axis)] for name, axis in plan.over.items()]
-    short = _short_names(list(plan.over))
-    return [_setting(point, short) for point in itertools.product(*axes)]
+    axes = [[(key, *choice) for choice in _choices(key, axis)] for key, axis in plan.over.items()]
+    return [make_setting(point) for point in itertools.product(*axes)]
 
 
 def setting_of(plan: Plan, values: Mapping[str, Value]) -> Setting:
     """The setting with these values on the axes; a search draws them."""
-    point = []
-    for name, axis in plan.over.items():
-        if isinstance(axis, dict):
-            point.append((name, values[name], axis[str(values[name])]))
-        else:
-            point.append((name, values[name], {name: values[name]}))
-    return _setting(point, _short_names(list(plan.over)))
+    point: list[tuple[str, Value, Mapping[str, Value]]] = []
+    for key, axis in plan.over.items():
+        value = values[key]
+        point.append((key, value, axis[str(value)] if isinstance(axis, dict) else {key: value}))
+    return make_setting(point)
+
+
+def examples(plan: Plan) -> list[Setting]:
+    """The settings to try a plan out on: the whole grid, or for a search its two corners."""
+    if plan.search is None:
+        return grid(plan)
+    corners: list[dict[str, Value]] = []
+    for place in (0, -1):
+        ends = {key: _ends(axis)[place] for key, axis in plan.over.items()}
+        corners.append(ends)
+    return [setting_of(plan, corner) for corner in corners]
 
 
 def recipe_for(plan: Plan, setting: Setting, seed: int) -> Recipe:
     """The recipe of one run."""
-    return load_recipe(plan.recipe, {**plan.set, **setting.overrides, "train.seed": seed})
+    values = {**plan.set, **setting.overrides, SEED: seed}
+    # None stands for "not given" among overrides; here it is a value like any other.
+    nothing = [f"{key}=null" for key, value in values.items() if value is None]
+    return load_recipe(plan.recipe, {key: value for key, value in values.items() if value is not None}, nothing)
 
 
 def check(plan: Plan) -> None:
-    """Resolve every recipe of the grid, so that a study does not fail at its last run."""
-    if plan.search is None:
-        for name, axis in plan.over.items():
-            if isinstance(axis, Range):
-                raise HftuneError(
-                    f"{name} is an interval, which only a search can draw from", hint="add --search N, or list values"
-                )
-        settings = grid(plan)
-        names = [setting.folder for setting in settings]
-        if len(set(names)) < len(names):
-            raise HftuneError("two settings of the grid are the same", hint="list each value once")
-        for setting in settings:
-            recipe_for(plan, setting, plan.seeds[0])
-
-
-def plan_from_yaml(text: str, where: str) -> Plan:
-    """Read a study file.
+    """Resolve every recipe of the grid, so that a study does not fail at its last run.
 
     Raises:
-        HftuneError: It is not YAML, or not a study; every problem is named.
+        HftuneError: Something in the plan can't be carried out.
     """
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise HftuneError(f"{where} is not YAML: {error}", hint="see recipes/studies for examples") from error
-    if not isinstance(document, Mapping):
-        raise HftuneError(f"{where} is not a study", hint="a study has the keys recipe, over and seeds")
-    return make_plan(dict(document), where)
+    if plan.search is None:
+        for key, axis in plan.over.items():
+            if isinstance(axis, Range):
+                raise HftuneError(
+                    f"{key} is an interval, which only a search can draw from", hint="add --search N, or list values"
+                )
+    settings = examples(plan)
+    if SEED in plan.set or any(SEED in setting.overrides for setting in settings):
+        raise HftuneError(f"{SEED} can't be set or varied in a study", hint="list the seeds: --seeds 1,2,3")
+    folders = [setting.folder.lower() for setting in settings]
+    if plan.search is None and len(set(folders)) < len(folders):
+        raise HftuneError("two settings of the grid have the same name", hint="list each value once")
+    for setting in settings:
+        for seed in plan.seeds:
+            recipe = recipe_for(plan, setting, seed)
+        if recipe.hub.push_to:
+            raise HftuneError(
+                "hub.push_to is set, but a study would publish every one of its runs there",
+                hint="leave it out, and publish the run you choose: hftune push RUN REPO",
+            )
 
 
-def make_plan(values: dict[str, Any], where: str) -> Plan:
-    """A checked plan from plain values."""
+def read_plan(path: Path) -> Plan:
+    """Read a study file; its recipes are not resolved yet, see ``check``.
+
+    Raises:
+        RecipeError: It is not YAML, or not a study; every problem is named.
+    """
+    values, lines = read_values(path)
+    return make_plan(values, str(path), lines)
+
+
+def read_values(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """What a study file states, and on which line."""
     try:
-        plan = Plan.model_validate(values)
+        stated, lines = document.read(path)
+    except document.DocumentError as error:
+        raise RecipeError(str(path), [error.problem]) from error
+    if not isinstance(stated, dict):
+        raise RecipeError(str(path), [Problem("", "expected a study with the keys recipe, over and seeds")])
+    return stated, lines
+
+
+def plan_yaml(plan: Plan) -> str:
+    """The plan as YAML; reading it gives an equal plan."""
+    values = plan.model_dump(mode="json")
+    return document.dump({key: value for key, value in values.items() if value is not None})
+
+
+def make_plan(values: Mapping[str, Any], where: str, lines: Mapping[str, int] | None = None) -> Plan:
+    """A plan from plain values, every problem named."""
+    try:
+        return Plan.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
-        )
-        raise HftuneError(
-            f"{where} is not a study: {problems}", hint="a study has the keys recipe, set, over, seeds, test and search"
-        ) from error
-    check(plan)
-    return plan
+        problems = []
+        for details in error.errors():
+            parts = [str(part) for part in details["loc"]]
+            near = closest(parts[0], Plan.model_fields) if details["type"] == "extra_forbidden" else None
+            line = (lines or {}).get(parts[0])
+            problems.append(
+                Problem(
+                    ".".join(parts),
+                    details["msg"].removeprefix("Value error, ").rstrip("."),
+                    f"Did you mean {near}?" if near else "",
+                    f"{where}:{line}" if line else "",
+                )
+            )
+        raise RecipeError(where, problems) from error
 
 
 def parse_over(arguments: Sequence[str]) -> dict[str, Any]:
     """``train.learning_rate=1e-5,3e-5`` and, for a search, ``train.learning_rate=1e-5..1e-3``."""
     over: dict[str, Any] = {}
     for argument in arguments:
-        key, sign, listed = argument.partition("=")
-        if not sign or not key or not listed:
+        key, _, listed = (part.strip() for part in argument.partition("="))
+        if not key or not listed:
             raise HftuneError(f"--over {argument!r} names no values", hint="write --over train.learning_rate=1e-5,3e-5")
         if key in over:
             raise HftuneError(f"--over {key} was given twice", hint="list all its values in one")
-        interval = re.fullmatch(r"([^.,][^,]*?)\.\.([^,]+)", listed)
-        over[key] = _interval(key, *interval.groups()) if interval else [_scalar(part) for part in listed.split(",")]
+        interval = re.fullmatch(r"([-+\d.eE]+?)\.\.([-+\d.eE]+)", listed)
+        over[key] = _interval(key, *interval.groups()) if interval else _listed(argument, listed)
     return over
 
 
+def _listed(argument: str, text: str) -> Any:
+    try:
+        return document.parse(f"[{text}]", "--over")[0]
+    except document.DocumentError as error:
+        raise HftuneError(
+            f"--over {argument!r}: {error.problem.message}", hint="write --over train.learning_rate=1e-5,3e-5"
+        ) from error
+
+
 def _interval(key: str, low: str, high: str) -> dict[str, Any]:
-    bounds = [_scalar(low), _scalar(high)]
-    if not all(isinstance(bound, int | float) for bound in bounds):
-        raise HftuneError(f"--over {key}={low}..{high} is not an interval of numbers", hint="write 1e-5..1e-3")
-    whole = all(isinstance(bound, int) for bound in bounds)
-    small, large = float(bounds[0] or 0), float(bounds[1] or 0)
+    try:
+        small, large = float(low), float(high)
+    except ValueError as error:
+        raise HftuneError(f"--over {key}={low}..{high} is not an interval", hint="write 1e-5..1e-3") from error
+    whole = all(re.fullmatch(r"[-+]?\d+", bound) for bound in (low, high))
     # Two powers of ten or more are searched evenly in the exponent, as learning rates want it.
     return {"low": small, "high": large, "log": small > 0 and large / small >= 100, "whole": whole}
 
 
-def _scalar(text: str) -> Any:
-    """A number where it reads as one: YAML alone takes 1e-5 for text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return yaml.safe_load(text)
-
-
-def _choices(name: str, axis: Axis) -> Iterator[tuple[Value, dict[str, Value]]]:
-    if isinstance(axis, Range):
-        raise HftuneError(f"{name} is an interval, which a grid can't list", hint="add --search N, or list values")
+def _choices(key: str, axis: Axis) -> list[tuple[Value, dict[str, Value]]]:
     if isinstance(axis, dict):
-        yield from axis.items()
-    else:
-        for value in axis:
-            yield value, {name: value}
+        return list(axis.items())
+    assert isinstance(axis, list), f"{key} is an interval, which check() refuses for a grid"
+    return [(value, {key: value}) for value in axis]
 
 
-def _setting(point: Sequence[tuple[str, Value, Mapping[str, Value]]], short: Mapping[str, str]) -> Setting:
-    overrides: dict[str, Value] = {}
-    for _, _, chosen in point:
-        overrides.update(chosen)
-    parts = [str(value) if short[name] == "" else f"{short[name]}={_shown(value)}" for name, value, _ in point]
-    return Setting(" ".join(parts), overrides, {name: value for name, value, _ in point})
-
-
-def _shown(value: Value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of a dotted key where that is unique; nothing for a free name, whose values say it all."""
-    lasts = [key.rpartition(".")[2] for key in keys]
-    return {
-        key: "" if "." not in key else (last if lasts.count(last) == 1 and last != "kind" and last != "name" else key)
-        for key, last in zip(keys, lasts, strict=True)
-    }
+def _ends(axis: Axis) -> list[Value]:
+    if isinstance(axis, Range):
+        return [int(bound) if axis.whole else bound for bound in (axis.low, axis.high)]
+    return list(axis)

@@ -1,4 +1,4 @@
-"""Choosing a setting by its mean dev score over seeds. Test plays no part in it."""
+"""Choosing a setting by its mean dev score over seeds. Test plays no part in it. Used by the sweep and its page."""
 
 from __future__ import annotations
 
@@ -8,48 +8,41 @@ from statistics import fmean
 from hftune.errors import RunFailed
 from hftune.runs.directory import RunDir
 from hftune.studies.folder import StudyDir
-from hftune.studies.plan import Setting
+from hftune.studies.settings import Setting
 
 
 @dataclass(frozen=True)
 class Selection:
     """The setting that dev chose, and what it was chosen by."""
 
-    best: Setting
+    setting: Setting
     metric: str
     mean: float
+    """Mean dev score over its seeds."""
     seeds: int
-    ranking: tuple[tuple[str, float, int], ...]
-    """Every setting with its mean dev score and number of runs, best first."""
 
 
-def select(study: StudyDir, settings: list[Setting]) -> Selection:
-    """The best setting; one that lacks seeds because runs failed is ranked behind those that have all."""
-    scored: list[tuple[bool, float, int, Setting, str]] = []
+def select(study: StudyDir) -> Selection:
+    """The best setting by its mean dev score; one that lacks seeds ranks behind those that have all.
+
+    Of settings that are level, the one that the plan names first.
+
+    Raises:
+        RunFailed: Not one run is complete.
+    """
     wanted = len(study.plan().seeds)
-    for setting in settings:
-        runs = study.runs(setting)
-        if not runs:
-            continue
-        task = runs[0].read_recipe().task
-        sign = 1.0 if task.select_mode == "max" else -1.0
-        mean = fmean(dev_score(run, task.select_by) for run in runs)
-        scored.append((len(runs) == wanted, sign * mean, len(runs), setting, task.select_by))
-    if not scored:
-        raise RunFailed(f"{study.path} has no complete run", hint="start the study again")
-    scored.sort(key=lambda entry: (entry[0], entry[1]), reverse=True)
-    _, _, count, best, metric = scored[0]
-    sign = 1.0 if study.runs(best)[0].read_recipe().task.select_mode == "max" else -1.0
-    return Selection(
-        best=best,
-        metric=metric,
-        mean=sign * scored[0][1],
-        seeds=count,
-        ranking=tuple((setting.name, sign * value, runs) for _, value, runs, setting, _ in scored),
-    )
+    found = [(setting, runs) for setting in study.settings() if (runs := study.runs(setting))]
+    if not found:
+        failures = study.failures()
+        reason = f"; the first failed because: {failures[0]['reason']}" if failures else ""
+        raise RunFailed(f"{study.path} has no complete run{reason}", hint="mend that, and start the study again")
+    task = found[0][1][0].read_recipe().task
+    sign = 1.0 if task.select_mode == "max" else -1.0
+    means = [fmean(dev_score(run, task.select_by) for run in runs) for _, runs in found]
+    best = max(range(len(found)), key=lambda place: (len(found[place][1]) == wanted, sign * means[place]))
+    return Selection(found[best][0], task.select_by, means[best], len(found[best][1]))
 
 
 def dev_score(run: RunDir, metric: str) -> float:
     """The score that training selected its checkpoint by, of the saved artefact."""
-    scores = run.read_metrics()["splits"]["dev"]
-    return float(scores[metric])
+    return float(run.read_metrics()["splits"]["dev"][metric])

@@ -5,21 +5,50 @@ Called by ``hftune sweep``. Selection is on dev; test is scored for the selected
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hftune.config.load import recipe_yaml
-from hftune.errors import Interrupted, RunFailed
-from hftune.pipeline import rescore
-from hftune.runs.directory import RunDir
-from hftune.studies.folder import StudyDir
-from hftune.studies.plan import Plan, Setting, recipe_for
-from hftune.studies.pool import Order, Tell, carry_out_all
+from hftune.errors import HftuneError
+from hftune.runs.directory import RunDir, is_run
+from hftune.studies.folder import StudyDir, begun
+from hftune.studies.plan import Plan, check, recipe_for
+from hftune.studies.pool import Hand, Order, Piece, local_crew, share_out
 from hftune.studies.select import Selection, select
+from hftune.studies.settings import Setting
 
-Launch = Callable[[list[Order], Tell, Callable[[Order, dict[str, Any]], None]], bool]
+Hire = Callable[[StudyDir, int], list[Hand]]
+"""Makes the crew of a study: so many hands."""
+
+
+class Watcher(Protocol):
+    """Hears how a study goes. Called from several threads, one call at a time."""
+
+    def expect(self, order: Order) -> None:
+        """An order will be carried out, or is complete already."""
+
+    def news(self, order: Order, message: Mapping[str, Any]) -> None:
+        """How far it is: done and total, facts, a stage, a warning."""
+
+    def done(self, order: Order, outcome: Mapping[str, Any]) -> None:
+        """It is over: ready (complete from before), done, pruned, failed or stopped."""
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def expect(self, order: Order) -> None:
+        """Say nothing."""
+
+    def news(self, order: Order, message: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+    def done(self, order: Order, outcome: Mapping[str, Any]) -> None:
+        """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -31,81 +60,136 @@ class Outcome:
     failures: list[dict[str, Any]]
 
 
-def orders_of(study: StudyDir, plan: Plan, settings: list[Setting]) -> tuple[list[Order], list[Order]]:
-    """What is still to be done, and what is complete already."""
-    todo: list[Order] = []
-    ready: list[Order] = []
-    score = ["dev", "test"] if plan.test == "all" else ["dev"]
-    for setting in settings:
-        for seed in plan.seeds:
-            path = study.run_path(setting, seed)
-            order = {
-                "path": str(path),
-                "setting": setting.name,
-                "seed": seed,
-                "score": score,
-                "recipe": recipe_yaml(recipe_for(plan, setting, seed)),
-            }
-            (ready if RunDir(path).complete else todo).append(order)
-    return todo, ready
+class Foreman:
+    """Gives orders to hands, keeps what failed, and tells the watcher. One for a sitting."""
+
+    def __init__(self, study: StudyDir, plan: Plan, watcher: Watcher) -> None:
+        """Failures of an earlier sitting are forgotten: those runs are tried again, but for a search, which is not."""
+        self.study = study
+        self.plan = plan
+        self._watcher = watcher
+        self._guard = threading.Lock()
+        self.failures: list[dict[str, Any]] = study.failures() if plan.search else []
+        study.write_failures(self.failures)
+
+    def order(self, setting: Setting, seed: int, *, watch: str | None = None) -> Order:
+        """The order to train one run.
+
+        Raises:
+            HftuneError: A run with another recipe lies there.
+        """
+        recipe = recipe_for(self.plan, setting, seed)
+        run = self.study.run(setting, seed)
+        if is_run(run.path) and run.read_recipe().model_dump(exclude={"hub"}) != recipe.model_dump(exclude={"hub"}):
+            raise HftuneError(
+                f"{run.path} was made with another recipe than {self.plan.recipe or 'the defaults'} gives now",
+                hint="a study goes on with the recipe it began with; begin another one with --output",
+            )
+        order = {
+            "action": "train",
+            "path": str(run.path),
+            "setting": setting.name,
+            "seed": seed,
+            "score": ["dev", "test"] if self.plan.test == "all" else ["dev"],
+            "recipe": recipe_yaml(recipe),
+            "watch": watch,
+        }
+        with self._guard:
+            self._watcher.expect(order)
+        return order
+
+    def carry_out(
+        self, hand: Hand, order: Order, judge: Callable[[Mapping[str, Any]], bool] = lambda evaluation: True
+    ) -> dict[str, Any]:
+        """Have one order done, unless it is already; judge says of each evaluation whether the run may go on."""
+
+        def tell(order: Order, message: Mapping[str, Any]) -> bool:
+            if "evaluation" in message:
+                return judge(message["evaluation"])
+            with self._guard:
+                self._watcher.news(order, message)
+            return True
+
+        ready = order["action"] == "train" and RunDir(Path(order["path"])).complete
+        outcome: dict[str, Any] = {"state": "ready"} if ready else hand.carry_out(order, tell)
+        if outcome["state"] == "failed":
+            self.note_failure(order["setting"], order["seed"], outcome)
+        with self._guard:
+            self._watcher.done(order, outcome)
+        return outcome
+
+    def note_failure(self, setting: str, seed: int, outcome: Mapping[str, Any]) -> None:
+        """Keep it, sorted, so that the file does not depend on who came first."""
+        failure = {"setting": setting, "seed": seed, "reason": outcome["reason"], "hint": outcome["hint"]}
+        with self._guard:
+            others = [one for one in self.failures if (one["setting"], one["seed"]) != (setting, seed)]
+            self.failures = sorted([*others, failure], key=lambda one: (one["setting"], one["seed"]))
+            self.study.write_failures(self.failures)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The whole grid, each run a piece. Every order is made first: what is wrong is said before any work."""
+        settings = self.study.settings()
+        orders = [self.order(setting, seed) for setting in settings for seed in self.plan.seeds]
+        return (partial(self._piece, order) for order in orders)
+
+    def scoring(self, selection: Selection) -> Iterator[Piece]:
+        """Test for the selected setting (or all), each run a piece; data without a test split has none."""
+        chosen = self.study.settings() if self.plan.test == "all" else [selection.setting]
+        for setting in chosen:
+            for run in self.study.runs(setting):
+                metrics = run.read_metrics()
+                if "test" in metrics["data"]["rows"] and "test" not in metrics["splits"]:
+                    order = {
+                        "action": "score",
+                        "path": str(run.path),
+                        "setting": setting.name,
+                        "seed": run.read_recipe().train.seed,
+                        "score": ["dev", "test"],
+                    }
+                    yield partial(self._piece, order)
+
+    def _piece(self, order: Order, hand: Hand) -> None:
+        self.carry_out(hand, order)
 
 
 def sweep(
-    plan: Plan,
-    output: Path,
-    *,
-    jobs: int = 1,
-    launch: Launch | None = None,
-    tell: Tell = lambda order, news: None,
-    done: Callable[[Order, Mapping[str, Any]], None] = lambda order, outcome: None,
+    plan: Plan, output: Path, *, jobs: int = 1, hire: Hire | None = None, watcher: Watcher | None = None
 ) -> Outcome:
-    """Carry out a grid study; starting it again costs only the runs that are not complete.
+    """Carry out a study; starting it again costs only the runs that are not complete.
 
     Args:
         plan: What to run.
         output: The study's folder.
-        jobs: Runs at once on this machine.
-        launch: How orders are carried out; workers on this machine where not given.
-        tell: Hears how far each run is.
-        done: Hears the outcome of each run.
+        jobs: Runs at once.
+        hire: Who carries out the runs; workers on this machine where not given.
+        watcher: Hears how far it is.
 
     Raises:
+        HftuneError: The plan can't be carried out; nothing was trained.
         Interrupted: Somebody asked to stop; what is complete stays complete.
         RunFailed: Not one run of the study succeeded.
     """
-    study = StudyDir.begin(output, plan)
-    settings = study.settings()
-    todo, ready = orders_of(study, plan, settings)
-    for order in ready:
-        done(order, {"state": "ready", "path": order["path"]})
-    failures: list[dict[str, Any]] = []
+    check(plan)
+    with begun(output, plan) as study:
+        foreman = Foreman(study, plan, watcher or Unwatched())
+        if plan.search is None:
+            pieces = foreman.pieces()
+            jobs = min(jobs, len(study.settings()) * len(plan.seeds))
+        else:
+            from hftune.studies.search import Search
 
-    def note_outcome(order: Order, outcome: dict[str, Any]) -> None:
-        if outcome["state"] == "failed":
-            failures.append({"setting": order["setting"], "seed": order["seed"], **outcome})
-            study.write_failures(list(failures))
-        done(order, outcome)
-
-    run_all = launch or (lambda orders, tell, done: carry_out_all(orders, jobs, tell, done))
-    study.write_failures([])
-    if not run_all(todo, tell, note_outcome):
-        raise Interrupted(
-            f"the study {output} was stopped; complete runs are kept",
-            hint="start the same command again to go on",
-            signal_number=2,
-        )
-    return finish(study, plan, settings, failures)
+            pieces = Search(foreman).pieces()
+            jobs = min(jobs, plan.search)
+        crew = (hire or _workers)(study, jobs)
+        try:
+            share_out(pieces, crew)
+            selection = select(study)
+            share_out(foreman.scoring(selection), crew)
+        finally:
+            for hand in crew:
+                hand.close()
+        return Outcome(study, selection, foreman.failures)
 
 
-def finish(study: StudyDir, plan: Plan, settings: list[Setting], failures: list[dict[str, Any]]) -> Outcome:
-    """Select on dev, then score test for what was selected (or for all)."""
-    if not any(study.runs(setting) for setting in settings):
-        reason = failures[0]["reason"] if failures else "nothing was run"
-        raise RunFailed(f"no run of {study.path} succeeded; the first: {reason}", hint="mend that, then start it again")
-    selection = select(study, settings)
-    chosen = settings if plan.test == "all" else [selection.best]
-    for setting in chosen:
-        for run in study.runs(setting):
-            if "test" in run.read_metrics()["data"]["rows"]:
-                rescore(run, ("dev", "test"))
-    return Outcome(study, selection, failures)
+def _workers(study: StudyDir, jobs: int) -> list[Hand]:
+    return local_crew(study.path / "logs", jobs)

@@ -1,9 +1,13 @@
-"""What is compared: systems, each one setting with its runs over seeds, from run folders, seed groups or a study."""
+"""What is compared: systems, each one setting with its runs over seeds, from run folders, seed groups or studies.
+
+Collected by ``hftune compare`` and by a study's own comparison.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,11 @@ from hftune.errors import HftuneError
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.group import seed_runs
 from hftune.studies.folder import StudyDir, is_study
+from hftune.studies.settings import described
+
+# Scores that are a mean over rows, so that rows can be resampled.
+METRICS = ("accuracy", "loss")
+MOST_TELLING = 3
 
 
 @dataclass(frozen=True)
@@ -31,91 +40,118 @@ class System:
         return tuple(run.read_recipe().train.seed for run in self.runs)
 
 
+def of_study(study: StudyDir) -> list[System]:
+    """The settings of a study that have complete runs."""
+    found = [System(setting.name, tuple(study.runs(setting)), setting.values) for setting in study.settings()]
+    return [system for system in found if system.runs]
+
+
 def collect(paths: Sequence[Path]) -> list[System]:
-    """The systems in these folders; runs that differ in nothing but the seed are one system."""
+    """The systems in these folders; runs that differ in nothing but the seed are one system.
+
+    Raises:
+        HftuneError: A folder holds no run, a run is not complete, or one is named twice.
+    """
     if len(paths) == 1 and is_study(paths[0]):
-        study = StudyDir.open(paths[0])
-        found = [System(setting.name, tuple(study.runs(setting)), setting.values) for setting in study.settings()]
-        return [system for system in found if system.runs]
-    runs = [run for path in paths for run in _runs_at(path)]
-    unfinished = [str(run.path) for run in runs if not run.complete]
-    if unfinished:
-        raise HftuneError(
-            f"{unfinished[0]} is not complete",
-            hint=f"finish it with --output {unfinished[0]} --resume, or leave it out",
-        )
+        return of_study(StudyDir(paths[0]))
+    runs = list({run.path.resolve(): run for path in paths for run in _runs_at(path)}.values())
+    for run in runs:
+        if not run.complete:
+            raise HftuneError(
+                f"{run.path} is not complete", hint=f"finish it with --output {run.path} --resume, or leave it out"
+            )
     groups: dict[str, list[RunDir]] = {}
     for run in runs:
         recipe = run.read_recipe()
         same = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": 0})})
         groups.setdefault(same.model_dump_json(exclude={"hub"}), []).append(run)
-    for members in groups.values():
-        _refuse_twins(members)
-    names = _names([members[0] for members in groups.values()])
-    return [System(name, tuple(members), {}) for name, members in zip(names, groups.values(), strict=True)]
+    members = [sorted(group, key=lambda run: run.read_recipe().train.seed) for group in groups.values()]
+    for group in members:
+        _refuse_twins(group)
+    names = _names([group[0] for group in members])
+    return [System(name, tuple(group), {}) for name, group in zip(names, members, strict=True)]
 
 
 def common_split(systems: Sequence[System]) -> str:
-    """The split to compare on: test where every system was scored on it, else dev."""
-    has_test = all("test" in run.read_metrics()["splits"] for system in systems for run in system.runs)
-    return "test" if has_test else "dev"
+    """The split to compare on: test where every run was scored on it, else dev."""
+    return "test" if all(is_scored(system, "test") for system in systems) else "dev"
+
+
+def is_scored(system: System, split: str) -> bool:
+    """Whether every run of a system was scored on a split."""
+    return all(split in run.read_metrics()["splits"] for run in system.runs)
 
 
 def refuse_different_data(systems: Sequence[System], split: str) -> None:
     """Scores on different rows can't be compared."""
-    prints = {run.read_metrics()["data"]["fingerprints"][split]: run.path for system in systems for run in system.runs}
+    prints: dict[str, RunDir] = {}
+    for system in systems:
+        for run in system.runs:
+            prints.setdefault(run.read_metrics()["data"]["fingerprints"].get(split, ""), run)
     if len(prints) > 1:
         first, second = list(prints.values())[:2]
         raise HftuneError(
-            f"the {split} rows of {first} and {second} are not the same",
+            f"the {split} rows of {first.path} and {second.path} are not the same",
             hint="compare runs on the same data; `hftune evaluate RUN --data D` scores a run on other data",
         )
 
 
-def correct(system: System, split: str) -> NDArray[np.float64]:
-    """``[seeds, items]``: 1 where the run of that seed got that item right."""
-    rows = []
-    for run in system.runs:
-        predictions = run.read_predictions(split)
-        rows.append([float(row["gold"] == row["label"]) for row in predictions])
-    if len({len(row) for row in rows}) > 1:
+def item_scores(system: System, split: str, metric: str) -> NDArray[np.float64]:
+    """``[seeds, items]``: 1 where the run of that seed got that item right and 0 where not, or its loss in nats."""
+    rows = [[_item_score(row, metric) for row in run.read_predictions(split)] for run in system.runs]
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise HftuneError(
-            f"the runs of {system.name} have predictions for different numbers of {split} rows",
-            hint="a predictions file was changed by hand; train that run again",
+            f"the runs of {system.name} do not have predictions for the same {split} rows",
+            hint="a predictions file was removed or changed; train that run again",
         )
-    return np.asarray(rows)
+    return np.asarray(rows, dtype=np.float64)
+
+
+def _item_score(row: dict[str, Any], metric: str) -> float:
+    if metric == "accuracy":
+        return float(row["gold"] == row["label"])
+    assert metric == "loss", metric
+    # Probabilities are kept with six digits: what rounds to nothing counts as half of the last one.
+    return float(-np.log(max(row["probabilities"][row["gold"]], 5e-7)))
 
 
 def _runs_at(path: Path) -> list[RunDir]:
     if is_run(path):
         return [RunDir(path)]
     if is_study(path):
-        study = StudyDir.open(path)
-        return [run for setting in study.settings() for run in study.runs(setting)]
+        return [run for system in of_study(StudyDir(path)) for run in system.runs]
     return seed_runs(path) or [RunDir.open(path)]
 
 
 def _refuse_twins(runs: Sequence[RunDir]) -> None:
-    seeds = [run.read_recipe().train.seed for run in runs]
-    for seed in seeds:
-        if seeds.count(seed) > 1:
-            twins = [str(run.path) for run in runs if run.read_recipe().train.seed == seed]
+    for first, second in pairwise(runs):
+        if first.read_recipe().train.seed == second.read_recipe().train.seed:
             raise HftuneError(
-                f"{' and '.join(twins[:2])} are the same recipe with the same seed",
-                hint="they must give the same result; leave one out",
+                f"{first.path} and {second.path} are the same recipe with the same seed",
+                hint="they should give the same result; leave one out",
             )
 
 
 def _names(runs: Sequence[RunDir]) -> list[str]:
-    """What tells the recipes apart, or the folder names where that is too much to read."""
-    if len(runs) == 1:
-        return [runs[0].name]
-    flat = [_flat(run.read_recipe().model_dump(exclude={"hub"})) for run in runs]
-    keys = sorted({key for values in flat for key in values})
-    telling = [key for key in keys if key != "train.seed" and len({str(values.get(key, "")) for values in flat}) > 1]
-    if not 0 < len(telling) <= 3:
-        return [run.path.parent.name if run.path.name.startswith("seed-") else run.path.name for run in runs]
-    return [" ".join(f"{key.rpartition('.')[2]}={values.get(key)}" for key in telling) for values in flat]
+    """What tells the recipes apart, or the folders where that is too much to read or not enough."""
+    flat = [_flat(run.read_recipe().model_dump(mode="json", exclude={"hub"})) for run in runs]
+    keys = list(dict.fromkeys(key for values in flat for key in values if key != "train.seed"))
+    telling = [key for key in keys if len({str(values.get(key)) for values in flat}) > 1]
+    by_difference = [described({key: _scalar(values.get(key)) for key in telling}) for values in flat]
+    by_folder = [_group_folder(run).name for run in runs]
+    for names in (by_difference if 0 < len(telling) <= MOST_TELLING else by_folder, by_folder):
+        if len(set(names)) == len(names):
+            return names
+    return [str(_group_folder(run)) for run in runs]
+
+
+def _group_folder(run: RunDir) -> Path:
+    resolved = run.path.resolve()
+    return resolved.parent if resolved.name.startswith("seed-") else resolved
+
+
+def _scalar(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

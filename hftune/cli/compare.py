@@ -1,0 +1,73 @@
+"""``hftune compare``: which is better, and is that more than luck?
+
+hftune compare runs/full runs/prefix
+hftune compare runs/reviews-lr --split dev --format markdown
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hftune.cli import options
+from hftune.cli.comparison import print_comparison
+from hftune.cli.terminal import say, show_json
+from hftune.errors import HftuneError
+
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="RUN|GROUP|STUDY…", help="Runs, groups of seeds, or a study that sweep made.")
+]
+Split = Annotated[
+    Literal["dev", "test"] | None,
+    typer.Option("--split", help="Where to compare; test where all were scored on it, else dev."),
+]
+Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="accuracy, or loss.")]
+Format = Annotated[
+    Literal["table", "markdown", "csv", "json"], typer.Option("--format", "-f", help="How it is printed.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FOLDER", help="Also write tables, plots and a page into this folder."),
+]
+
+
+def compare(
+    paths: Paths,
+    split: Split = None,
+    metric: Metric = "accuracy",
+    format_name: Format = "table",
+    output: Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare runs or the settings of a study: mean ± std, intervals, paired tests, a verdict in words.
+
+    Runs that differ in nothing but the seed are one setting.
+    """
+    if as_json and format_name not in ("table", "json"):
+        raise HftuneError(f"--json and --format {format_name} can't both be given", hint="leave one of them out")
+
+    from hftune.runs.directory import in_use
+    from hftune.studies.compare import compare_study, compare_systems
+    from hftune.studies.folder import StudyDir, is_study
+    from hftune.studies.results import write_results
+    from hftune.studies.systems import collect
+    from hftune.studies.tables import csv_text, markdown_text
+
+    if output is not None and in_use(output) and not (output / "comparison.json").is_file():
+        raise HftuneError(f"{output} is in use and holds no comparison", hint="name another folder with --output")
+    if output is not None and is_study(output):
+        raise HftuneError(f"{output} is a study, which keeps its own comparison", hint="name another folder")
+    systems = collect(paths)
+    study = StudyDir(paths[0]) if len(paths) == 1 and is_study(paths[0]) else None
+    compared = compare_study(study, split, metric) if study else compare_systems(systems, split, metric)
+    page = None if output is None else write_results(output, compared, systems)
+    if as_json or format_name == "json":
+        show_json(compared.as_dict())
+    elif format_name == "table":
+        print_comparison(compared)
+        if page is not None:
+            say(f"report  {page}")
+    else:
+        say((csv_text(compared) if format_name == "csv" else markdown_text(compared)).rstrip("\n"))

@@ -1,0 +1,173 @@
+"""``hftune sweep``: a grid or a search, times seeds, as one study.
+
+hftune sweep reviews-lr
+hftune sweep --recipe classify/reviews --over train.learning_rate=3e-4,1e-3 --over train.epochs=4,8 --seeds 1,2,3
+hftune sweep --recipe classify/reviews --over train.learning_rate=1e-4..1e-2 --search 30
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hftune.cli import options
+from hftune.cli.terminal import note, say, show_json
+from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from hftune.studies.plan import Plan
+    from hftune.studies.sweep import Hire
+
+CLUSTER_JOBS = 32
+"""Jobs in the queue at once where --jobs was not given."""
+
+Study = Annotated[
+    str | None,
+    typer.Argument(metavar="[STUDY]", help="A shipped study (hftune recipes ls) or a YAML file.", show_default=False),
+]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--over",
+        metavar="KEY=A,B",
+        help="A setting and its values; may be given often. With --search also KEY=LOW..HIGH.",
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="N,N,…", help="Seeds of each setting: 1,2,3 (the default) or 1-5.")
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at once; threads are shared out.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="The study's folder; runs/<study> by default.")
+]
+Test = Annotated[
+    Literal["selected", "all"] | None,
+    typer.Option("--test", help="Score test for the setting that dev selects (the default), or for all."),
+]
+SearchFor = Annotated[
+    int | None, typer.Option("--search", min=1, metavar="N", help="Draw N settings with Optuna, not the whole grid.")
+]
+Launcher = Annotated[
+    Literal["local", "slurm"], typer.Option("--launcher", help="Run here, or each run as a job of a Slurm cluster.")
+]
+Slurm = Annotated[
+    list[str] | None,
+    typer.Option("--slurm", metavar="KEY=VALUE", help="partition, time (minutes), gpus, mem (GB), cpus, or sbatch's."),
+]
+
+
+def sweep(
+    study: Study = None,
+    recipe: options.RecipeName = None,
+    over: Over = None,
+    sets: options.Set = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    output: Output = None,
+    test: Test = None,
+    search: SearchFor = None,
+    launcher: Launcher = "local",
+    slurm: Slurm = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train a grid or a search of settings with several seeds, and compare them: one study.
+
+    Start the same command again to go on with a study that was stopped: only what is not complete is trained.
+    """
+    if slurm and launcher != "slurm":
+        raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
+    plan, name = _plan(study, recipe, over, sets, seeds, test, search)
+    hire = _hire(launcher, slurm)
+    count = jobs or (CLUSTER_JOBS if launcher == "slurm" else 1)
+
+    from hftune.cli.board import Board
+    from hftune.cli.comparison import print_comparison
+    from hftune.studies.results import PAGE, write_study
+    from hftune.studies.sweep import sweep as carry_out
+
+    folder = output or Path("runs") / name
+    note(f"study {folder}: what lies there is kept, and the same command goes on with it", style="dim")
+    with Board(count) as board:
+        outcome = carry_out(plan, folder, jobs=count, hire=hire, watcher=board)
+    compared = write_study(outcome.study)
+    if as_json:
+        selected = outcome.selection
+        show_json(
+            {
+                "study": str(folder),
+                "selected": {"setting": selected.setting.name, "metric": selected.metric, "dev": selected.mean},
+                "failures": outcome.failures,
+                **compared.as_dict(),
+            }
+        )
+    else:
+        print_comparison(compared)
+        say(f"report  {folder / PAGE}")
+    if outcome.failures:
+        for failure in outcome.failures:
+            note(f"failed: {failure['setting']} seed {failure['seed']}: {failure['reason']}", style="red")
+        raise typer.Exit(1)
+
+
+def _plan(
+    study: str | None,
+    recipe: str | None,
+    over: list[str] | None,
+    sets: list[str] | None,
+    seeds: str | None,
+    test: str | None,
+    search: int | None,
+) -> tuple[Plan, str]:
+    """The plan, and the name of the study; flags come on top of what a file states."""
+    from hftune.config.document import DocumentError
+    from hftune.config.overrides import parse_sets
+    from hftune.config.problems import RecipeError
+    from hftune.config.shipped import find_study
+    from hftune.runs.naming import safe
+    from hftune.studies.plan import make_plan, parse_over, read_values
+
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    if study is not None:
+        try:
+            path = find_study(study)
+        except DocumentError as error:
+            raise RecipeError(study, [error.problem]) from error
+        values, lines = read_values(path)
+    elif not over:
+        raise HftuneError(
+            "there is nothing to vary", hint="name a study, or say what: --over train.learning_rate=3e-4,1e-3"
+        )
+    pairs, problems = parse_sets(sets or ())
+    if problems:
+        raise RecipeError("--set", problems)
+    if over:
+        values["over"] = {**_mapping(values, "over"), **parse_over(over)}
+    if pairs:
+        values["set"] = {**_mapping(values, "set"), **dict(pairs)}
+    given = {"recipe": recipe, "seeds": options.seed_list(seeds) or None, "test": test, "search": search}
+    values |= {key: value for key, value in given.items() if value is not None}
+    plan = make_plan(values, study or "the study", lines)
+    if study is not None:
+        return plan, path.parent.name if path.name == "study.yaml" else path.stem
+    keys = "-".join(key.rpartition(".")[2] for key in plan.over)
+    start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
+    return plan, safe(f"study-{start}-{keys}")
+
+
+def _mapping(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a file states there; where that is no mapping, the check of the plan says so."""
+    stated = values.get(key)
+    return stated if isinstance(stated, dict) else {}
+
+
+def _hire(launcher: str, parameters: list[str] | None) -> Hire | None:
+    if launcher == "local":
+        return None
+    from hftune.studies.slurm import slurm_crew
+
+    return slurm_crew(parameters or [])

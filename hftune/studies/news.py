@@ -1,0 +1,40 @@
+"""What a run has written to its history since one last looked. Used by workers, and by the launcher of cluster jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class NewRows:
+    """Reads history.jsonl as it grows; rows come once each."""
+
+    def __init__(self, path: Path) -> None:
+        """The file need not be there yet."""
+        self._path = path
+        self._offset = 0
+        self._evaluations = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows that were finished since the last call."""
+        if not self._path.is_file() or self._path.stat().st_size <= self._offset:
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def evaluations(self, rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+        """The dev scores among rows, numbered from 1 in the order in which the run made them.
+
+        Numbers and not updates, so that settings with other batch sizes can be compared evaluation by evaluation.
+        """
+        found = []
+        for row in rows:
+            if row.get("split") == "dev" and row.get(metric) is not None:
+                self._evaluations += 1
+                found.append({"number": self._evaluations, "score": row[metric]})
+        return found

@@ -1,0 +1,238 @@
+"""The figures of a comparison: scores with intervals, learning curves, score against values and against cost.
+
+Data in, figure out; ``hftune.studies.page`` shows them and ``hftune.studies.results`` keeps them as PNG files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+
+from hftune.runs.figures import (
+    BLUE,
+    GREEN,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    SERIES,
+    TEXT,
+    Line,
+    draw_line,
+    legend,
+    new_figure,
+    plain,
+    style,
+)
+from hftune.runs.wording import score_name
+from hftune.studies.compare import Compared, Row
+from hftune.studies.settings import described, short_names, shown
+from hftune.studies.systems import System
+
+MOST_LINES = len(SERIES)
+MOST_ROWS = 20
+LOG_FROM = 8.0
+"""Values that differ by this factor or more may go on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system's place in a trade-off."""
+
+    rank: int
+    name: str
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def scores(compared: Compared) -> Figure:
+    """Every setting with its mean, its 95 % interval and its seeds, best on dev first."""
+    rows = compared.rows[:MOST_ROWS]
+    figure = new_figure(height=1.15 + 0.34 * len(rows))
+    axes = figure.subplots()
+    style(axes, f"{compared.split} {score_name(compared.metric)}", "")
+    axes.grid(False, axis="y")
+    for place, row in enumerate(rows):
+        found = row.scores[compared.split]
+        colour = ORANGE if row.selected else BLUE
+        axes.plot([found.low, found.high], [place, place], color=colour, linewidth=1.6)
+        axes.plot(row.by_seed[compared.split], [place] * len(row.seeds), "|", color=MUTED, markersize=9)
+        axes.plot(found.mean, place, "s" if row.selected else "o", color=colour, markersize=6)
+    axes.plot([], [], "o-", color=BLUE, markersize=6, linewidth=1.6, label="mean, 95 % interval")
+    if any(row.selected for row in rows):
+        axes.plot([], [], "s-", color=ORANGE, markersize=6, linewidth=1.6, label="selected")
+    axes.plot([], [], "|", color=MUTED, markersize=9, label="seeds")
+    best = max((splits.get(compared.split, 0.0) for splits in compared.baselines.values()), default=0.0)
+    if best and compared.metric != "loss":
+        axes.axvline(best, color=GREEN, linewidth=1, linestyle=(0, (4, 2)), label="best baseline")
+    axes.set_yticks(range(len(rows)), [plain(f"{place + 1}  {row.name}", 34) for place, row in enumerate(rows)])
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    legend(axes, columns=2)
+    return figure
+
+
+def curves(systems: Sequence[System], metric: str) -> Figure | None:
+    """Dev score over updates: the mean over seeds as a line, the spread from worst to best seed as a band."""
+    lines = []
+    for place, system in enumerate(systems[:MOST_LINES]):
+        by_seed = [_evaluations(history, metric) for history in (run.read_history() for run in system.runs)]
+        steps = sorted(set.intersection(*(set(one) for one in by_seed)))
+        if steps:
+            values = [[one[step] for one in by_seed] for step in steps]
+            lines.append(_banded(system.name, [float(step) for step in steps], values, place))
+    if not lines:
+        return None
+    figure = new_figure(height=2.9 + 0.2 * len(lines))
+    axes = figure.subplots()
+    style(axes, "updates", f"dev {score_name(metric)}")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for line in lines:
+        draw_line(axes, line)
+    legend(axes, columns=1 if max(len(line.label) for line in lines) > 18 else 2)
+    return figure
+
+
+def numeric_axes(compared: Compared) -> list[str]:
+    """The axes of a study whose values are numbers, at least two of them."""
+    found = []
+    for axis in dict.fromkeys(axis for row in compared.rows for axis in row.values):
+        values = {row.values.get(axis) for row in compared.rows}
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(numbers) == len(values) > 1:
+            found.append(axis)
+    return found
+
+
+def by_value(compared: Compared, axis: str) -> Figure:
+    """Score against the values of one axis: one line for each setting of the others, seeds as a band."""
+    groups: dict[str, list[Row]] = {}
+    for row in compared.rows:
+        others = {key: value for key, value in row.values.items() if key != axis}
+        groups.setdefault(described(others), []).append(row)
+    shown_groups = list(groups.items())[:MOST_LINES]
+    if max(len(rows) for _, rows in shown_groups) == 1:
+        # A search draws each point once: nothing to connect.
+        shown_groups = [("", list(compared.rows))]
+    connect = all(len({row.values[axis] for row in rows}) == len(rows) for _, rows in shown_groups) and (
+        shown_groups[0][0] or len(groups) == 1
+    )
+    name = short_names(list(compared.rows[0].values))[axis] or axis
+    values = sorted({float(row.values[axis]) for _, rows in shown_groups for row in rows})
+    figure = new_figure(height=2.9 + 0.2 * len(shown_groups))
+    axes = figure.subplots()
+    style(axes, name.replace("_", " "), f"{compared.split} {score_name(compared.metric)}")
+    for place, (label, rows) in enumerate(shown_groups):
+        ordered = sorted(rows, key=lambda row: float(row.values[axis]))
+        spread = [list(row.by_seed[compared.split]) for row in ordered]
+        line = _banded(label or "mean over seeds", [float(row.values[axis]) for row in ordered], spread, place)
+        if connect:
+            draw_line(axes, line)
+        else:
+            axes.plot(line.x, line.y, line.marker, color=line.colour, markersize=5, label=plain(line.label))
+    _value_ticks(axes, values)
+    legend(axes, columns=1 if max(len(label) for label, _ in shown_groups) > 18 else 2)
+    return figure
+
+
+def trade_off(compared: Compared, against: str) -> Figure | None:
+    """Score against trained parameters or seconds, the front that nothing beats on both marked; None where x is one.
+
+    Args:
+        compared: The comparison.
+        against: ``trainable`` or ``seconds``.
+    """
+    points = points_of(compared, against)
+    if len({point.x for point in points}) < 2:
+        return None
+    figure = new_figure()
+    axes = figure.subplots()
+    label = "trained parameters" if against == "trainable" else "training time (seconds)"
+    style(axes, label, f"{compared.split} {score_name(compared.metric)}")
+    for point in points:
+        axes.plot([point.x, point.x], [point.low, point.high], color=MUTED, linewidth=1)
+        axes.annotate(
+            str(point.rank), (point.x, point.y), xytext=(5, 4), textcoords="offset points", fontsize=TEXT, color=INK
+        )
+    front = pareto(points, lower_is_better=compared.metric == "loss")
+    axes.plot([point.x for point in front], [point.y for point in front], color=ORANGE, linewidth=1.2, zorder=1)
+    rest = [point for point in points if point not in front]
+    axes.plot([point.x for point in front], [point.y for point in front], "s", color=ORANGE, label="best for its cost")
+    axes.plot([point.x for point in rest], [point.y for point in rest], "o", color=BLUE, label="others")
+    if spreads_by_magnitude([point.x for point in points]):
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.margins(0.1)
+    legend(axes)
+    return figure
+
+
+def points_of(compared: Compared, against: str) -> list[Point]:
+    """The systems in a trade-off, with the spread of their seeds."""
+    found = []
+    for place, row in enumerate(compared.rows):
+        seeds = row.by_seed[compared.split]
+        x = float(row.trainable) if against == "trainable" else row.seconds
+        found.append(Point(place + 1, row.name, x, row.scores[compared.split].mean, min(seeds), max(seeds)))
+    return found
+
+
+def pareto(points: Sequence[Point], *, lower_is_better: bool = False) -> list[Point]:
+    """The points that no other one beats: from cheap to dear, each better than all cheaper ones."""
+    sign = -1 if lower_is_better else 1
+    front: list[Point] = []
+    for point in sorted(points, key=lambda one: (one.x, -sign * one.y)):
+        if not front or sign * point.y > sign * front[-1].y:
+            front.append(point)
+    return front
+
+
+def spreads_by_magnitude(values: Sequence[float]) -> bool:
+    """Whether values are spread by their order of magnitude, as learning rates are, and not evenly."""
+    distinct = sorted(set(values))
+    if len(distinct) < 2 or distinct[0] <= 0 or distinct[-1] / distinct[0] < LOG_FROM:
+        return False
+    steps = [after - before for before, after in pairwise(distinct)]
+    factors = [after / before for before, after in pairwise(distinct)]
+    return len(distinct) == 2 or max(factors) / min(factors) < max(steps) / min(steps)
+
+
+def _banded(label: str, x: list[float], values: list[list[float]], place: int) -> Line:
+    several = len(values[0]) > 1
+    return Line(
+        label,
+        x,
+        [fmean(seeds) for seeds in values],
+        colour=SERIES[place % MOST_LINES],
+        marker=MARKERS[place % MOST_LINES],
+        low=[min(seeds) for seeds in values] if several else None,
+        high=[max(seeds) for seeds in values] if several else None,
+    )
+
+
+def _value_ticks(axes: Axes, values: list[float]) -> None:
+    """Ticks where the study has values, as long as they do not crowd."""
+    if spreads_by_magnitude(values):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.minorticks_off()
+    if len(values) <= 6:
+        axes.set_xticks(values, [shown(int(value) if value.is_integer() else value) for value in values])
+
+
+def _evaluations(history: Sequence[dict[str, object]], metric: str) -> dict[int, float]:
+    rows = [row for row in history if row.get("split") == "dev" and isinstance(row.get(metric), int | float)]
+    return {int(str(row["step"])): float(str(row[metric])) for row in rows}

@@ -1,0 +1,84 @@
+"""A comparison as CSV and Markdown. Names come from recipes and data, so they are made harmless for both.
+
+Written by ``hftune.studies.results``, printed by ``hftune compare --format``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from hftune.evaluation.significance import Estimate
+from hftune.hub.markdown import inline
+from hftune.runs.wording import baseline_name, duration, score_name
+from hftune.studies.compare import Compared, Row
+
+# What makes a spreadsheet take a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def score_text(found: Estimate | None) -> str:
+    """Mean ± std over seeds."""
+    if found is None:
+        return "–"
+    return f"{found.mean:.4f}" if found.std is None else f"{found.mean:.4f} ± {found.std:.4f}"
+
+
+def interval_text(found: Estimate | None) -> str:
+    """The 95 % interval."""
+    return "–" if found is None else f"{found.low:.4f} … {found.high:.4f}"
+
+
+def csv_text(compared: Compared) -> str:
+    """One line a setting, numbers unrounded."""
+    axes = list(dict.fromkeys(axis for row in compared.rows for axis in row.values))
+    scores = [f"{split}_{part}" for split in compared.splits for part in ("mean", "std", "low", "high")]
+    header = ["setting", *axes, "metric", *scores, "seeds", "trainable", "total", "seconds", "collapsed", "selected"]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow([_cell(name) for name in header])
+    for row in compared.rows:
+        cells: list[Any] = [row.name, *(row.values.get(axis) for axis in axes), compared.metric]
+        for split in compared.splits:
+            found = row.scores.get(split)
+            cells += [None] * 4 if found is None else [found.mean, found.std, found.low, found.high]
+        seeds = " ".join(map(str, row.seeds))
+        cells += [seeds, row.trainable, row.total, round(row.seconds, 3), row.collapsed, row.selected]
+        writer.writerow([_cell(cell) for cell in cells])
+    return written.getvalue()
+
+
+def markdown_text(compared: Compared) -> str:
+    """The table, the verdicts and the notes."""
+    header = ["setting"]
+    for split in compared.splits:
+        header.append(f"{split} {score_name(compared.metric)}")
+    header += ["95 % interval", "seeds", "trained", "time"]
+    lines = [_line(header), _line(["---", *["---:"] * (len(header) - 1)])]
+    lines += [_line(_cells(row, compared)) for row in compared.rows]
+    for name, scores in compared.baselines.items():
+        shown = [f"{scores[split]:.4f}" if split in scores else "–" for split in compared.splits]
+        lines.append(_line([f"*{baseline_name(name)}*", *shown, "", "", "", ""]))
+    lines += ["", f"Mean ± std over seeds; the interval is that of {compared.split}, over rows and seeds."]
+    if compared.pairs:
+        lines += ["", *(f"- {inline(pair.words)}" for pair in compared.pairs)]
+    if compared.notes:
+        lines += ["", *(f"- {inline(note)}" for note in compared.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row, compared: Compared) -> list[str]:
+    name = f"**{inline(row.name)}**" if row.selected else inline(row.name)
+    scores = [score_text(row.scores.get(split)) for split in compared.splits]
+    interval = interval_text(row.scores.get(compared.split))
+    return [name, *scores, interval, str(len(row.seeds)), f"{row.trainable:,}", duration(row.seconds)]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(value: Any) -> Any:
+    """A text that a spreadsheet would compute is marked as text; numbers stay numbers."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
