@@ -97,7 +97,7 @@ def test_settings_that_exclude_each_other() -> None:
     with pytest.raises(HftuneError, match="gradient_checkpointing"):
         methods.check(section("prefix"), config("bert"), gradient_checkpointing=True)
     methods.check(section("lora"), config("bert"), gradient_checkpointing=True)
-    with pytest.raises(HftuneError, match="'ffn', which is not among method.targets"):
+    with pytest.raises(HftuneError, match=r"'ffn', which is not among method\.targets"):
         methods.check(Ia3Method(targets=("key",), feedforward=("ffn",)), config("bert"))
 
 

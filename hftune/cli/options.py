@@ -22,6 +22,7 @@ FLAGS: dict[str, str] = {
     "model": "model.name",
     "data": "data.name",
     "method": "method.kind",
+    "merge": "method.merge",
     "max_length": "data.max_length",
     "batch_size": "train.batch_size",
     "lr": "train.learning_rate",
@@ -77,6 +78,15 @@ Data = Annotated[
     ),
 ]
 Method = Annotated[str | None, _option(_WHAT, "KIND", "Which weights move.", "--method")]
+Merge = Annotated[
+    bool | None,
+    _option(
+        _WHAT,
+        None,
+        "Put the trained adapter into the weights and save a plain checkpoint; lora and ia3 only.",
+        "--merge/--no-merge",
+    ),
+]
 Labels = Annotated[
     int | None,
     _option(

@@ -98,7 +98,7 @@ class LoraMethod(_Method):
     targets: tuple[str, ...] | None = None
     """Ends of the names of the linear layers that get an update; query and value of the attention where not given."""
     merge: bool = False
-    """Add the updates to the weights after training and save a plain checkpoint instead of an adapter."""
+    """Put the trained adapter into the weights and save a plain checkpoint; lora and ia3 only."""
     pretrained_learning_rate: ClassVar[float] = 5e-4
     scratch_learning_rate: ClassVar[float] = 2e-3
 
@@ -112,7 +112,7 @@ class Ia3Method(_Method):
     feedforward: tuple[str, ...] = ()
     """Those of targets whose input is rescaled, not their output; only together with targets."""
     merge: bool = False
-    """Multiply the factors into the weights after training and save a plain checkpoint instead of an adapter."""
+    """Put the trained adapter into the weights and save a plain checkpoint; lora and ia3 only."""
     pretrained_learning_rate: ClassVar[float] = 5e-3
     scratch_learning_rate: ClassVar[float] = 5e-3
 

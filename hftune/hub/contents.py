@@ -21,6 +21,9 @@ PUBLISHED = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("chat_template.jinja", "*.py", MARK, CARD),
+    # The base of an adapter that nobody could get by its name.
+    *("base/config.json", "base/model.safetensors", "base/model-*-of-*.safetensors"),
+    "base/model.safetensors.index.json",
 )
 """Names that may be published; *.py is the code of a model that transformers does not have."""
 

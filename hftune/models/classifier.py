@@ -157,10 +157,20 @@ def encode(
     """Token ids of each row. Training and prediction both come through here, so they can't differ."""
     if len(texts) == 0:
         return []
-    columns = tokenizer(
-        list(texts),
-        list(pairs) if pairs is not None else None,
-        truncation=TRUNCATION[truncate] if pairs is not None else True,
-        max_length=max_length,
-    )
+    try:
+        columns = tokenizer(
+            list(texts),
+            list(pairs) if pairs is not None else None,
+            truncation=TRUNCATION[truncate] if pairs is not None else True,
+            max_length=max_length,
+        )
+    except Exception as error:  # the tokenizers library has no class of its own for this
+        if "too short" not in str(error):
+            raise
+        kept = "first" if truncate == "second" else "second"
+        raise HftuneError(
+            f"data.truncate is {truncate!r}, but in one row the {kept} text alone is longer than data.max_length "
+            f"({max_length})",
+            hint="use a larger --max-length, or --set data.truncate=longest",
+        ) from error
     return [{name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))]

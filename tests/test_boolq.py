@@ -1,0 +1,179 @@
+"""BoolQ: its file formats, ``hftune boolq`` under a method, the artefacts, and the study of all methods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hftune import data as datasets
+from hftune.config import load_recipe
+from hftune.config.data import LabelledData
+from hftune.hub.contents import published_files
+from hftune.methods import METHODS
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+# A model of a few thousand weights, trained for a few updates.
+QUICK = (
+    *("--set", "model.vocab_size=300", "--set", "train.max_steps=3", "--set", "train.eval_steps=3"),
+    *("--batch-size", "8", "--max-length", "48"),
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "cache"))
+
+
+def questions(count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows whose answer is in the passage."""
+    return [
+        {
+            "question": f"is house {seed} {number} red",
+            "title": f"House {number}",
+            "passage": f"House {seed} {number} was built long ago. It is {'red' if number % 3 else 'blue'}.",
+            "answer": bool(number % 3),
+        }
+        for number in range(count)
+    ]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The original release: train and dev."""
+    write(tmp_path / "boolq" / "train.jsonl", questions(60, 1))
+    write(tmp_path / "boolq" / "dev.jsonl", questions(18, 2))
+    return tmp_path / "boolq"
+
+
+def test_the_original_files(folder: Path) -> None:
+    splits = datasets.load(LabelledData(name=str(folder)))
+    assert splits.is_pair and splits.labels == ("false", "true")
+    assert (len(splits.train), len(splits.dev)) == (54, 18)
+    assert splits.test is not None and len(splits.test) == 6, "test is cut from train"
+    assert any("test" in note for note in splits.notes)
+    assert splits.dev[1]["text"] == "is house 2 1 red"
+    assert splits.dev[1]["text_pair"].endswith("It is red.")
+    assert splits.labels[splits.dev[1]["label"]] == "true"
+
+
+def test_the_files_of_superglue(tmp_path: Path) -> None:
+    def renamed(rows: list[dict[str, Any]], labelled: bool = True) -> list[dict[str, Any]]:
+        kept = [{"question": row["question"], "passage": row["passage"], "idx": i} for i, row in enumerate(rows)]
+        return [{**new, "label": old["answer"]} if labelled else new for new, old in zip(kept, rows, strict=True)]
+
+    write(tmp_path / "BoolQ" / "train.jsonl", renamed(questions(30, 1)))
+    write(tmp_path / "BoolQ" / "val.jsonl", renamed(questions(9, 2)))
+    write(tmp_path / "BoolQ" / "test.jsonl", renamed(questions(9, 3), labelled=False))
+    splits = datasets.load(LabelledData(name=str(tmp_path / "BoolQ")))
+    assert splits.is_pair and splits.labels == ("false", "true")
+    assert splits.test is not None and splits.test["label"] == [-1] * 9
+    assert splits.train[0]["text"].startswith("is house") and "built long ago" in splits.train[0]["text_pair"]
+
+
+def test_the_embedded_sample() -> None:
+    splits = datasets.load(LabelledData(name="boolq-mini"))
+    assert splits.is_pair and splits.labels == ("false", "true")
+    assert len(splits.dev) == 600 and splits.test is not None
+    assert 0.58 < sum(splits.train["label"]) / len(splits.train) < 0.66
+
+
+@pytest.mark.parametrize("model", ["mini", "bert-base-cased", "roberta-base", "tinybert"])
+def test_there_is_a_recipe_for_every_method(model: str) -> None:
+    for kind in METHODS:
+        recipe = load_recipe(f"boolq/{model}/{kind}", task="classify")
+        assert recipe.method.kind == kind
+        assert recipe.data.truncate == "second"
+        assert recipe.data.name == ("boolq-mini" if model == "mini" else "google/boolq")
+        if kind in ("prefix", "prompt"):
+            assert recipe.method.positions == 128
+        assert recipe.data.max_length + recipe.method.positions <= 512
+
+
+def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hftune: Hftune) -> None:
+    code, out, err = hftune(
+        *("boolq", "--method", "prefix", "--data", str(folder), "--output", "run", "--json", *QUICK),
+        *("--set", "method.virtual_tokens=4"),
+    )
+    assert code == 0, err
+    metrics = json.loads(out)
+    assert metrics["verified"] is True and metrics["labels"] == ["false", "true"]
+    assert metrics["parameters"]["formula"] == "2·L·n·d + 2d+2"
+    assert metrics["parameters"]["trainable"] == 2 * 2 * 4 * 128 + 2 * 128 + 2
+    assert set(metrics["splits"]) == {"dev", "test"}
+
+    code, out, err = hftune("evaluate", "run", "--split", "dev", "--json")
+    assert code == 0, err
+    assert json.loads(out)["splits"]["dev"]["accuracy"] == pytest.approx(metrics["splits"]["dev"]["accuracy"])
+    row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    (here / "ask.jsonl").write_text(json.dumps({"text": row["text"], "text_pair": row["text_pair"]}) + "\n")
+    code, out, err = hftune("predict", "run", "--file", "ask.jsonl")
+    assert code == 0, err
+    assert json.loads(out)["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+
+    sent, left_out = published_files(here / "run" / "model")
+    assert left_out == []
+    assert {"adapter_config.json", "adapter_model.safetensors", "base/model.safetensors", "base/config.json"} <= set(
+        sent
+    )
+    code, _, err = hftune("classify", "--model", "run", "--data", str(folder), "--output", "again", *QUICK)
+    assert code == 2 and "is an adapter" in err
+
+
+def test_merging_makes_a_plain_checkpoint(folder: Path, here: Path, hftune: Hftune) -> None:
+    from transformers import pipeline
+
+    common = ("boolq", "--data", str(folder), *QUICK)
+    code, _, err = hftune(*common, "--method", "lora", "--merge", "--output", "run")
+    assert code == 0, err
+    names = {path.name for path in (here / "run" / "model").iterdir()}
+    assert "model.safetensors" in names and "adapter_config.json" not in names
+    row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    answer = pipeline("text-classification", model=str(here / "run" / "model"), top_k=None)(
+        {"text": row["text"], "text_pair": row["text_pair"]}
+    )
+    assert {one["label"]: one["score"] for one in answer} == pytest.approx(row["probabilities"], abs=1e-4)
+    code, _, err = hftune(*common, "--method", "prefix", "--merge", "--output", "no")
+    assert code == 2 and "method.merge" in err and "lora" in err
+    assert not (here / "no").exists()
+
+
+def test_what_is_refused_before_training(folder: Path, here: Path, hftune: Hftune) -> None:
+    data = ("--data", str(folder), "--set", "model.vocab_size=300")
+    code, _, err = hftune("boolq", "--method", "prefix", "--max-length", "400", *data)
+    assert code == 2 and "400 and 128 virtual tokens" in err and "--max-length 384" in err
+    code, _, err = hftune("boolq", "--method", "prefix", "--set", "train.gradient_checkpointing=true", *data)
+    assert code == 2 and "gradient_checkpointing" in err
+    code, _, err = hftune("boolq", "--method", "prefx", *data)
+    assert code == 2 and "Did you mean prefix?" in err
+    code, _, err = hftune("boolq", "--method", "full", "--max-length", "6", *data)
+    assert code == 2 and "data.truncate" in err and "--max-length" in err
+    assert not (here / "runs").exists() or not list((here / "runs").iterdir())
+
+
+def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hftune.cli import sweep as command
+    from hftune.config.shipped import find_study
+    from hftune.studies.plan import check, grid, read_plan, recipe_for
+
+    plan = read_plan(find_study("boolq-methods"))
+    check(plan)
+    assert [recipe_for(plan, setting, 1).method.kind for setting in grid(plan)] == list(METHODS)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(command, "sweep", lambda **arguments: given.update(arguments))
+    code, _, err = hftune("boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--labels", "50")
+    assert code == 0, err
+    assert (given["study"], given["seeds"]) == ("boolq-methods", "4")
+    assert given["sets"] == ['model.name="some/model"', "data.labels=50"]
+    for flag in (("--merge",), ("--dry-run",), ("--push-to-hub", "a/b")):
+        code, _, err = hftune("boolq", "--method", "all", *flag)
+        assert code == 2 and flag[0] in err
