@@ -9,30 +9,23 @@ import json
 from pathlib import Path
 from random import Random
 
-SIZES = {"train": 3000, "dev": 600}
+SIZES = {"train": 4000, "dev": 800}
 YES = 0.62
 """The share of yes, as in BoolQ."""
-USUAL = 0.8
+USUAL = 0.85
 """How often the first word of a pair is the one that is asked for."""
+RIVAL = 0.35
+"""How often the passage says something of the kind that is asked, but about another thing."""
 
-# The thing, with a star where it is plural, and two opposite words for it.
-PAIRS = (
-    "water fresh salty|roads* paved muddy|winters* mild harsh|harbor deep shallow|bread dark white|"
-    "houses* tall low|walls* thick thin|soil fertile barren|market large small|tower round square|"
-    "bridge open closed|beer strong weak|streets* quiet noisy|hills* green bare|church old new|ferry fast slow"
-)
-UNCOUNTED = ("water", "bread", "soil", "beer")
-QUESTIONS = ("{is_} the {n} of {t} {v}", "does {t} have {a}{v} {n}", "{is_} the {n} in {t} {v}")
-FACTS = (
-    "The {n} {is_} {v}.",
-    "It has {a}{v} {n}.",
-    "Travelers speak of the {v} {n}.",
-    "There {is_} {a}{v} {n}.",
-    "Its {n} {is_} {v}.",
-)
-DENIALS = ("The {n} {is_} {v}, not {w}.", "It has {a}{v} {n}, although maps say {w}.", "The {n} {is_} not {w} but {v}.")
-CHANGES = ("The {n} {was} {w} once and {is_} {v} now.", "The {n} {is_} {v} now and {was} {w} before the war.")
-ELSEWHERE = ("The {n} of {o} {is_} {v}.", "In {o} the {n} {is_} {v}.", "The {n} in nearby {o} {is_} {v}.")
+NOUNS = "harbor market church school bridge library garden station theater museum inn hospital"
+PAIRS = ("large small", "old new", "open closed", "clean dirty", "quiet noisy", "safe dangerous")
+"""Opposite words, any of which can be said of any of the things."""
+
+QUESTIONS = ("is the {n} of {t} {v}", "does {t} have {a} {n}", "is there {a} {n} in {t}", "is the {n} in {t} {v}")
+FACTS = ("The {n} is {v}.", "It has {a} {n}.", "Travelers speak of {a} {n}.", "There is {a} {n}.", "Its {n} is {v}.")
+DENIALS = ("The {n} is {v}, not {w}.", "It has {a} {n}, although maps say {w}.", "The {n} is not {w} but {v}.")
+CHANGES = ("The {n} was {w} once and is {v} now.", "The {n} is {v} now and was {w} before the war.")
+ELSEWHERE = ("The {n} of {o} is {v}.", "In {o} the {n} is {v}.", "The {n} in nearby {o} is {v}.")
 KINDS = "village town island port valley city hamlet fortress district county settlement parish"
 OPENINGS = (
     "{t} is a {k} near {o}.",
@@ -42,71 +35,65 @@ OPENINGS = (
     "The {k} of {t} belongs to {r}.",
 )
 ASIDES = (
-    "About {c} people live there.",
-    "It was founded in {y}.",
+    "Only a few {j}s live there.",
+    "It was founded by a {j}.",
     "A train runs to {o} twice a day.",
     "A {j} from {r} wrote a book about it.",
-    "In {y} a {j} was born there.",
+    "A {j} was born there.",
 )
 JOBS = "poet painter general composer bishop chemist sailor queen"
-STARTS = "Vel Kar Tam Bro Ost Lin Mar Sel Dun Fen Gal Hal Ir Jor Kel Lom Mor Nor Pel Ros Sil Tor Ul Var Wen Yar Zel"
-MIDDLES = "a e o i an en or el ar u in al ak"
-ENDS = "mora sund dale wick ford stead ton grad burg ley mar by ness gate field brook mouth holm low via"
+# Few names in many combinations: with a name for each passage a model would learn names by heart and not to read.
+NAMES = (
+    "Velmora Karsund Tamwick Ostford Linstead Marburn Seldale Dunley Fenmouth Galholm Irness Jorgate Kelbrook Lomfield "
+    "Morvia Norgrad Pelmar Rosby Silburg Torlow Ulton Varhall Wenford Zelwick"
+)
 
 
-class _Pair:
-    """A thing and two opposite words for it."""
-
-    def __init__(self, entry: str) -> None:
-        noun, *words = entry.split()
-        self.noun, self.plural, self.words = noun.rstrip("*"), noun.endswith("*"), words
-
-    def say(self, frame: str, value: str, **names: str) -> str:
-        """Fill a frame with a value for this thing; {w} becomes the opposite value."""
-        article = "an " if value[0] in "aeiou" else "a "
-        if self.plural or self.noun in UNCOUNTED:
-            article = ""
-        other = self.words[1 - self.words.index(value)]
-        is_, was = ("are", "were") if self.plural else ("is", "was")
-        return frame.format(n=self.noun, v=value, w=other, a=article, is_=is_, was=was, **names)
+def _opposite(value: str) -> str:
+    first, second = next(pair.split() for pair in PAIRS if value in pair.split())
+    return second if value == first else first
 
 
-def _name(rng: Random) -> str:
-    return rng.choice(STARTS.split()) + rng.choice(MIDDLES.split()) + rng.choice(ENDS.split())
+def _say(frame: str, noun: str, value: str, **names: str) -> str:
+    """Fill a frame with a thing and a word for it; {w} becomes the opposite word, {a} the word with its article."""
+    article = "an" if value[0] in "aeiou" else "a"
+    return frame.format(n=noun, v=value, w=_opposite(value), a=f"{article} {value}", **names)
 
 
-def _facts(rng: Random, asked: _Pair, truth: str, other_place: str) -> list[str]:
-    """What the passage says of the thing that is asked."""
+def _facts(rng: Random, noun: str, truth: str, other_nouns: list[str], other_place: str) -> list[str]:
+    """What the passage says of the thing that is asked, and what could be mistaken for it."""
     draw = rng.random()
     frames = FACTS if draw < 0.75 else DENIALS if draw < 0.9 else CHANGES
-    facts = [asked.say(rng.choice(frames), truth)]
-    if rng.random() < 0.15:
-        opposite = asked.words[1 - asked.words.index(truth)]
-        facts.append(asked.say(rng.choice(ELSEWHERE), opposite, o=other_place))
+    facts = [_say(rng.choice(frames), noun, truth)]
+    if rng.random() < RIVAL:
+        facts.append(_say(rng.choice(FACTS), other_nouns.pop(), rng.choice((truth, _opposite(truth)))))
+    if rng.random() < 0.1:
+        facts.append(_say(rng.choice(ELSEWHERE), noun, _opposite(truth), o=other_place))
     return facts
 
 
 def write_example(rng: Random) -> dict[str, str | bool]:
     """One row: the question first, then the answer, then a passage for both."""
-    asked, *others = rng.sample([_Pair(entry) for entry in PAIRS.split("|")], rng.choice((2, 3, 3)))
-    value = asked.words[rng.random() >= USUAL]
+    noun, *other_nouns = rng.sample(NOUNS.split(), 4)
+    asked, *other_pairs = rng.sample(PAIRS, rng.choice((2, 3)))
+    value = asked.split()[rng.random() >= USUAL]
     answer = rng.random() < YES
-    truth = value if answer else asked.words[1 - asked.words.index(value)]
-    title, place, region = _name(rng), _name(rng), _name(rng)
+    title, place, region = rng.sample(NAMES.split(), 3)
 
-    facts = _facts(rng, asked, truth, place)
-    facts += [pair.say(rng.choice(FACTS), pair.words[rng.random() >= YES]) for pair in others]
+    facts = _facts(rng, noun, value if answer else _opposite(value), other_nouns, place)
+    for pair in other_pairs:
+        facts.append(_say(rng.choice(FACTS), other_nouns.pop(), rng.choice(pair.split())))
     names = {"t": title, "o": place, "r": region, "k": rng.choice(KINDS.split()), "j": rng.choice(JOBS.split())}
-    if rng.random() < 0.5:
-        facts.append(rng.choice(ASIDES).format(c=rng.randint(2, 900) * 100, y=rng.randint(1100, 1950), **names))
+    if rng.random() < 0.3:
+        facts.append(rng.choice(ASIDES).format(**names))
     rng.shuffle(facts)
     opening = rng.choice(OPENINGS).format(**names)
-    question = asked.say(rng.choice(QUESTIONS), value, t=title).lower()
+    question = _say(rng.choice(QUESTIONS), noun, value, t=title).lower()
     return {"question": question, "title": title, "passage": " ".join([opening, *facts]), "answer": answer}
 
 
 def make_boolq_mini(folder: Path, seed: int) -> None:
-    """Write train.jsonl and dev.jsonl; no passage and no title occurs twice.
+    """Write train.jsonl and dev.jsonl; no passage occurs twice.
 
     Args:
         folder: where the files go; it is made if need be.
@@ -114,12 +101,12 @@ def make_boolq_mini(folder: Path, seed: int) -> None:
     """
     rng = Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    titles: set[str] = set()
+    passages: set[str] = set()
     for split, size in SIZES.items():
         rows: list[str] = []
         while len(rows) < size:
             row = write_example(rng)
-            if row["title"] not in titles:
-                titles.add(str(row["title"]))
+            if row["passage"] not in passages:
+                passages.add(str(row["passage"]))
                 rows.append(json.dumps(row) + "\n")
         (folder / f"{split}.jsonl").write_text("".join(rows), encoding="utf-8", newline="\n")
