@@ -152,7 +152,7 @@ def test_failures_are_borne_and_one_commit_is_made(hub: LoopbackHub, home: Path)
     hub.cut("^/objects/", after=1000, method="PUT")
     hub.fail(commit, status=500)
     hub.cut(commit, after=10)
-    hub.stall(commit, 20)  # longer than our patience with silence: the attempt is given up
+    hub.stall(commit, 10)  # longer than our patience with silence: the attempt is given up
     hub.lose_answer(commit)
 
     seen, printed = script(hub, home, FAULTS, hub.token)
