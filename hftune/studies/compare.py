@@ -107,7 +107,7 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
         notes.append(f"test was scored for {' and '.join(system.name for system in scored)} only")
     failures = study.failures()
     if failures:
-        notes.append(f"{_count(len(failures), 'run')} failed and are missing: their reasons are in failures.jsonl")
+        notes.append(f"{_count(len(failures), 'run')} failed: the reasons are in failures.jsonl")
     pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
     if pruned:
         notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")

@@ -56,7 +56,7 @@ class Point:
 def scores(compared: Compared) -> Figure:
     """Every setting with its mean, its 95 % interval and its seeds, best on dev first."""
     rows = compared.rows[:MOST_ROWS]
-    figure = new_figure(height=1.15 + 0.34 * len(rows))
+    figure = new_figure(height=1.15 + 0.42 * len(rows))
     axes = figure.subplots()
     style(axes, f"{compared.split} {score_name(compared.metric)}", "")
     axes.grid(False, axis="y")
@@ -73,10 +73,20 @@ def scores(compared: Compared) -> Figure:
     best = max((splits.get(compared.split, 0.0) for splits in compared.baselines.values()), default=0.0)
     if best and compared.metric != "loss":
         axes.axvline(best, color=GREEN, linewidth=1, linestyle=(0, (4, 2)), label="best baseline")
-    axes.set_yticks(range(len(rows)), [plain(f"{place + 1}  {row.name}", 34) for place, row in enumerate(rows)])
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    # Names stand above their lines: beside the axis they would leave a phone no room for the scores.
+    for place, row in enumerate(rows):
+        axes.text(
+            0,
+            place - 0.24,
+            plain(f"{place + 1}  {row.name}", 60),
+            transform=axes.get_yaxis_transform(),
+            fontsize=TEXT - 0.5,
+            color=INK,
+            va="bottom",
+            parse_math=False,
+        )
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.6, -0.85)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     legend(axes, columns=2)
     return figure

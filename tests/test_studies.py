@@ -1,0 +1,421 @@
+"""Studies as plans and folders: grids, names, what is refused, how a study may grow, workers and their protocol."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_study import plant_run
+
+from hftune.config import RecipeError
+from hftune.config.shipped import shipped_studies
+from hftune.errors import HftuneError, Interrupted, RunFailed
+from hftune.runs.directory import RunDir
+from hftune.studies import pool
+from hftune.studies.folder import StudyDir, begun
+from hftune.studies.news import NewRows
+from hftune.studies.plan import Plan, check, examples, grid, make_plan, parse_over, plan_yaml, read_plan, recipe_for
+from hftune.studies.pool import STOPPED, Hand, Order, Tell, share_out
+from hftune.studies.select import select
+from hftune.studies.settings import LONGEST_FOLDER
+from hftune.studies.sweep import sweep
+
+Hftune = Callable[..., tuple[int, str, str]]
+LR = "train.learning_rate"
+
+
+class Planter:
+    """A hand that plants complete runs in place of training them: the score comes from a table, by setting."""
+
+    def __init__(self, shares: Mapping[str, float], broken: Mapping[str, str] | None = None) -> None:
+        self.shares = shares
+        self.broken = broken or {}
+        self.trained: list[tuple[str, int]] = []
+        self.scored: list[tuple[str, int]] = []
+
+    def carry_out(self, order: Order, tell: Tell) -> dict[str, Any]:
+        path = Path(order["path"])
+        if order["action"] == "score":
+            self.scored.append((order["setting"], order["seed"]))
+            run = RunDir(path)
+            recipe = run.read_recipe()
+            for file in (run.metrics, run.recipe, run.history, run.report, run.environment, run.predictions("dev")):
+                file.unlink()
+            run.predictions("dev").parent.rmdir()
+            plant_run(path, recipe, self.shares[order["setting"]], splits=("dev", "test"))
+            return {"state": "done", "seconds": 1.0}
+        self.trained.append((order["setting"], order["seed"]))
+        if order["setting"] in self.broken:
+            return {"state": "failed", "reason": self.broken[order["setting"]], "hint": "none", "seconds": 1.0}
+        recipe_file = path.parent / "r.yaml"
+        recipe_file.parent.mkdir(parents=True, exist_ok=True)
+        recipe_file.write_text(order["recipe"])
+        from hftune.config import load_recipe
+
+        plant_run(path, load_recipe(recipe_file), self.shares[order["setting"]], splits=tuple(order["score"]))
+        recipe_file.unlink()
+        return {"state": "done", "seconds": 1.0}
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+# ---- plans ----
+
+
+def test_the_grid_is_every_combination_named_after_what_differs() -> None:
+    plan = Plan(over={LR: [1e-5, 3e-4], "method.kind": ["full"], "train.patience": [None, 2]})
+    settings = grid(plan)
+    assert [setting.name for setting in settings] == [
+        f"learning_rate={lr} method=full patience={patience}"
+        for lr in ("1e-05", "0.0003")
+        for patience in ("null", "2")
+    ]
+    assert settings[0].overrides == {LR: 1e-5, "method.kind": "full", "train.patience": None}
+    recipe = recipe_for(plan, settings[1], 7)
+    assert (recipe.train.learning_rate, recipe.train.patience, recipe.train.seed) == (1e-5, 2, 7)
+
+
+def test_null_is_a_value_and_not_the_lack_of_one(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("train: {patience: 3}\n")
+    plan = Plan(recipe=str(tmp_path / "base.yaml"), over={"train.patience": [None, 2]})
+    assert [recipe_for(plan, setting, 1).train.patience for setting in grid(plan)] == [None, 2]
+
+
+def test_named_settings_and_single_kinds_have_plain_names() -> None:
+    several = Plan(over={"size": {"small": {LR: 1e-3, "train.epochs": 2}, "big": {LR: 1e-4, "train.epochs": 9}}})
+    assert [(one.name, one.values) for one in grid(several)] == [("small", {"size": "small"}), ("big", {"size": "big"})]
+    assert grid(several)[1].overrides == {LR: 1e-4, "train.epochs": 9}
+    assert [one.name for one in grid(Plan(over={"model.name": ["scratch:bert-tiny", "a/b"]}))] == [
+        "scratch:bert-tiny",
+        "a/b",
+    ]
+    assert grid(Plan(over={"model.name": ["a/b"], "data.name": ["c"]}))[0].name == "model=a/b data=c"
+
+
+def test_folders_are_safe_whatever_the_name() -> None:
+    hostile = grid(Plan(over={"model.name": ["../../etc/passwd", "x" * 300, "x" * 300 + "y", "a\x00b c"]}))
+    folders = [setting.folder for setting in hostile]
+    assert len(set(folders)) == 4
+    for folder in folders:
+        assert "/" not in folder and not folder.startswith(".") and "\x00" not in folder
+        assert len(folder.encode()) <= LONGEST_FOLDER
+
+
+def test_over_flags_are_read_as_recipes_are() -> None:
+    assert parse_over([f"{LR}=1e-5,3e-4", "method.kind=full,head", "model.name=scratch:bert-tiny"]) == {
+        LR: [1e-5, 3e-4],
+        "method.kind": ["full", "head"],
+        "model.name": ["scratch:bert-tiny"],
+    }
+    assert parse_over([f"{LR}=1e-5..1e-2", "train.epochs=2..8"]) == {
+        LR: {"low": 1e-5, "high": 1e-2, "log": True, "whole": False},
+        "train.epochs": {"low": 2.0, "high": 8.0, "log": False, "whole": True},
+    }
+    for wrong in (["x"], ["x="], ["=1"], ["a=1", "a=2"], ["a=1..2..3"], ["a=[1"]):
+        with pytest.raises(HftuneError):
+            parse_over(wrong)
+
+
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
+    plan = Plan(
+        recipe="classify/reviews",
+        set={"train.patience": None, "data.text_column": "no"},
+        over={LR: [1e-5, 3], "x": {"one": {"train.patience": None}}, "train.epochs": [2.5]},
+        seeds=(4, 5),
+        test="all",
+    )
+    (tmp_path / "p.yaml").write_text(plan_yaml(plan))
+    assert read_plan(tmp_path / "p.yaml") == plan
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"ovr": {LR: [1]}}, "Did you mean over"),
+        ({"over": {}}, "dotted keys"),
+        ({"over": {LR: 3}}, f"{LR}: expected a list"),
+        ({"over": {LR: []}}, f"{LR}: expected a list"),
+        ({"over": {LR: {"low": 2, "high": 1}}}, "low < high"),
+        ({"over": {LR: [1e-3]}, "seeds": [1, 1]}, "each seed once"),
+        ({"over": {LR: [1e-3]}, "seeds": []}, "seeds"),
+        ({"over": {LR: [1e-3]}, "test": "some"}, "test"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_named(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        make_plan(values, "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (Plan(over={"train.lerning_rate": [1.0]}), "learning_rate"),
+        (Plan(over={LR: [1e-3, -1.0]}), "learning_rate"),
+        (Plan(over={"train.seed": [1, 2]}), "--seeds"),
+        (Plan(set={"train.seed": 1}, over={LR: [1e-3]}), "--seeds"),
+        (Plan(over={LR: [1e-3, 1e-3]}), "each value once"),
+        (Plan(over=parse_over([f"{LR}=1e-5..1e-3"])), "--search"),
+        (Plan(over=parse_over(["train.lerning_rate=1e-5..1e-3"]), search=3), "learning_rate"),
+        (Plan(over={LR: [1e-3]}, seeds=(1, -1)), "seed"),
+        (Plan(set={"hub.push_to": "me/it"}, over={LR: [1e-3]}), "hftune push"),
+    ],
+)
+def test_a_plan_is_checked_before_anything_runs(plan: Plan, told: str, tmp_path: Path) -> None:
+    with pytest.raises(HftuneError) as caught:
+        sweep(plan, tmp_path / "study", hire=lambda study, jobs: [])
+    assert told in str(caught.value)
+    assert not (tmp_path / "study").exists()
+
+
+def test_every_shipped_study_is_in_order() -> None:
+    entries = shipped_studies()
+    assert "reviews-lr" in [entry.name for entry in entries]
+    for entry in entries:
+        assert entry.expected and entry.cost
+        assert entry.command.startswith(("hftune sweep ", "hftune boolq ", "hftune joint ")), entry.command
+        plan = read_plan(entry.path)
+        check(plan)
+        assert len(plan.seeds) >= 3, f"{entry.name}: fewer seeds say nothing"
+        assert examples(plan)
+
+
+# ---- the course of a study ----
+
+SHARES = {"0.001": 0.7, "0.01": 0.8, "0.1": 0.6}
+NAMES = {f"learning_rate={lr}": share for lr, share in SHARES.items()}
+
+
+def planted(path: Path, hand: Planter, **changes: Any) -> Any:
+    plan = Plan(over={LR: [0.001, 0.01, 0.1]}, seeds=(1, 2)).model_copy(update=changes)
+    return sweep(plan, path, hire=lambda study, jobs: [hand])
+
+
+def test_dev_selects_and_test_is_scored_for_that_setting_alone(tmp_path: Path) -> None:
+    hand = Planter(NAMES)
+    outcome = planted(tmp_path / "s", hand)
+    assert outcome.selection.setting.name == "learning_rate=0.01"
+    assert hand.trained == [(name, seed) for name in NAMES for seed in (1, 2)]
+    assert hand.scored == [("learning_rate=0.01", 1), ("learning_rate=0.01", 2)]
+    again = Planter(NAMES)
+    assert planted(tmp_path / "s", again).selection == outcome.selection
+    assert again.trained == again.scored == []
+
+
+def test_test_can_be_scored_for_all(tmp_path: Path) -> None:
+    hand = Planter(NAMES)
+    planted(tmp_path / "s", hand, test="all")
+    assert hand.scored == []  # training scored it right away
+    study = StudyDir(tmp_path / "s")
+    assert all(
+        set(run.read_metrics()["splits"]) == {"dev", "test"} for one in study.settings() for run in study.runs(one)
+    )
+
+
+def test_a_failure_is_recorded_tried_again_and_stops_nothing(tmp_path: Path) -> None:
+    hand = Planter(NAMES, broken={"learning_rate=0.01": "the loss is nan"})
+    outcome = planted(tmp_path / "s", hand)
+    assert len(hand.trained) == 6
+    assert outcome.selection.setting.name == "learning_rate=0.001"
+    assert [(one["setting"], one["seed"], one["reason"]) for one in StudyDir(tmp_path / "s").failures()] == [
+        ("learning_rate=0.01", seed, "the loss is nan") for seed in (1, 2)
+    ]
+    mended = Planter(NAMES)
+    outcome = planted(tmp_path / "s", mended)
+    assert mended.trained == [("learning_rate=0.01", 1), ("learning_rate=0.01", 2)]
+    assert outcome.selection.setting.name == "learning_rate=0.01"
+    assert outcome.failures == StudyDir(tmp_path / "s").failures() == []
+
+
+def test_no_success_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="no complete run; the first failed because: no memory"):
+        planted(tmp_path / "s", Planter(NAMES, broken=dict.fromkeys(NAMES, "no memory")))
+
+
+def test_a_setting_that_lacks_seeds_does_not_win(tmp_path: Path) -> None:
+    plan = Plan(over={LR: [0.001, 0.01]}, seeds=(1, 2))
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "study.yaml").write_text(plan_yaml(plan))
+    study = StudyDir(tmp_path / "s")
+    low, high = grid(plan)
+    for setting, seed, share in ((low, 1, 0.6), (low, 2, 0.6), (high, 1, 0.9)):
+        plant_run(study.run(setting, seed).path, recipe_for(plan, setting, seed), share)
+    assert select(study).setting == low
+
+
+def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    planted(path, Planter(NAMES))
+    hand = Planter({**NAMES, "learning_rate=1": 0.5})
+    planted(path, hand, over={LR: [0.001, 0.01, 0.1, 1.0]}, seeds=(1, 2, 3))
+    assert len(hand.trained) == 3 + 3
+    for changes in (
+        {"seeds": (1,)},
+        {"over": {LR: [0.001]}},
+        {"over": {"train.epochs": [1.0]}},
+        {"set": {"train.epochs": 1}},
+        {"recipe": "classify/reviews"},
+        {"search": 3},
+    ):
+        with pytest.raises(HftuneError, match="another plan"):
+            planted(path, Planter(NAMES), **changes)
+
+
+def test_a_recipe_that_changed_since_is_refused(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("train: {epochs: 2}\n")
+    hand = Planter(NAMES)
+    planted(tmp_path / "s", hand, recipe=str(base))
+    base.write_text("train: {epochs: 3}\n")
+    with pytest.raises(HftuneError, match="another recipe"):
+        planted(tmp_path / "s", hand, recipe=str(base))
+
+
+def test_a_folder_that_is_no_study_and_one_in_use_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "mine.txt").touch()
+    with pytest.raises(HftuneError, match="not a study"):
+        planted(tmp_path / "s", Planter(NAMES))
+    plan = Plan(over={LR: [0.001]})
+    with begun(tmp_path / "t", plan), pytest.raises(HftuneError, match="being used"), begun(tmp_path / "t", plan):
+        pass
+
+
+# ---- hands ----
+
+
+def pieces(count: int, work: Callable[[int, Hand], None]) -> Any:
+    return ((lambda hand, number=number: work(number, hand)) for number in range(count))
+
+
+def test_work_is_shared_out_and_errors_come_back() -> None:
+    seen: list[tuple[int, int]] = []
+    hands = [Planter({}), Planter({})]
+    both = threading.Barrier(2, timeout=10)
+
+    def work(number: int, hand: Hand) -> None:
+        if number < 2:
+            both.wait()  # passes only when two hands work at once
+        seen.append((number, hands.index(hand)))
+
+    share_out(pieces(6, work), hands)
+    assert sorted(number for number, _ in seen) == list(range(6))
+
+    def fail(number: int, hand: Hand) -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError):
+        share_out(pieces(3, fail), hands)
+
+
+def test_a_signal_stops_the_hands_and_the_study() -> None:
+    class Slow(Planter):
+        def __init__(self) -> None:
+            super().__init__({})
+            self.asked = threading.Event()
+
+        def stop(self) -> None:
+            self.asked.set()
+
+    hand = Slow()
+    done: list[int] = []
+
+    def work(number: int, _: Hand) -> None:
+        if number == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            assert hand.asked.wait(10)
+        done.append(number)
+
+    with pytest.raises(Interrupted) as caught:
+        share_out(pieces(5, work), [hand])
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert done == [0, 1]
+
+
+WORKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    order = json.loads(line)
+    def say(message): print(json.dumps(message), flush=True)
+    if order["do"] == "die": os.kill(os.getpid(), 9)
+    if order["do"] == "leave": sys.exit(3)
+    say({"done": 1, "total": 2, "facts": {}})
+    if order["do"] == "watch":
+        say({"evaluation": {"number": 1, "score": 0.5}})
+        say({"outcome": {"state": "done" if json.loads(sys.stdin.readline())["go_on"] else "pruned"}})
+    else:
+        say({"outcome": {"state": "done", "threads": os.environ["OMP_NUM_THREADS"], "pid": os.getpid()}})
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pool.Worker:
+    """A worker whose process speaks the protocol but trains nothing."""
+    import os
+
+    command = [sys.executable, "-c", WORKER]
+    monkeypatch.setattr(pool, "fresh_process", lambda module: (command, dict(os.environ)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (hand,) = pool.local_crew(tmp_path / "logs", 1)
+    assert isinstance(hand, pool.Worker)
+    return hand
+
+
+def test_a_worker_outlives_its_orders_and_its_own_death(worker: pool.Worker, tmp_path: Path) -> None:
+    told: list[Mapping[str, Any]] = []
+
+    def tell(order: Order, message: Mapping[str, Any]) -> bool:
+        told.append(message)
+        return order.get("answer", True)
+
+    first, second = (worker.carry_out({"do": "work"}, tell) for _ in range(2))
+    assert first == second and first["state"] == "done"
+    assert told == [{"done": 1, "total": 2, "facts": {}}] * 2
+    outcome = worker.carry_out({"do": "die"}, tell)
+    assert outcome["state"] == "failed" and "signal 9" in outcome["reason"] and "worker-1.log" in outcome["hint"]
+    assert "code 3" in worker.carry_out({"do": "leave"}, tell)["reason"]
+    assert worker.carry_out({"do": "work"}, tell)["pid"] != first["pid"]
+    assert worker.carry_out({"do": "watch", "answer": True}, tell)["state"] == "done"
+    assert worker.carry_out({"do": "watch", "answer": False}, tell)["state"] == "pruned"
+    worker.stop()
+    assert worker.carry_out({"do": "work"}, tell) == STOPPED
+    worker.close()
+
+
+def test_threads_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    environments = [hand._environment for hand in pool.local_crew(tmp_path, 3) if isinstance(hand, pool.Worker)]
+    assert [one["OMP_NUM_THREADS"] for one in environments] == ["2", "2", "2"]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["2", "5", "2"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's word
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert [hand._environment for hand in pool.local_crew(tmp_path, 2) if isinstance(hand, pool.Worker)] == [{}, {}]
+
+
+def test_history_is_read_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    rows = NewRows(path)
+    assert rows.read() == []
+    lines = [{"step": 1, "loss": 1.0}, {"step": 2, "split": "dev", "accuracy": 0.5}, {"step": 4, "split": "dev"}]
+    written = "".join(json.dumps(line) + "\n" for line in lines)
+    path.write_text(written[:-5])
+    first = rows.read()
+    assert first == lines[:2]
+    assert rows.evaluations(first, "accuracy") == [{"number": 1, "score": 0.5}]
+    with path.open("a") as file:
+        file.write(written[-5:] + json.dumps({"step": 6, "split": "dev", "accuracy": 0.7}) + "\n")
+    second = rows.read()
+    assert [row["step"] for row in second] == [4, 6]
+    assert rows.evaluations(second, "accuracy") == [{"number": 2, "score": 0.7}]

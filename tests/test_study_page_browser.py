@@ -1,0 +1,91 @@
+"""The page of a study in a real browser: nothing runs, nothing is fetched, every figure shows, phones are wide enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, running_browser
+from planted_study import SCRIPT, plant_study
+
+from hftune.studies.plan import Plan
+from hftune.studies.results import PAGE, write_study
+
+pytestmark = pytest.mark.browser
+
+FIGURES = ("scores", "by-train-learning-rate", "by-train-epochs", "curves", "against-seconds", "against-trainable")
+TROUBLE = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve settings, one of them with a hostile name, one collapsed, one failed."""
+    plan = Plan(
+        over={
+            "train.learning_rate": [1e-4, 1e-3, 1e-2],
+            "train.epochs": [2.0, 4.0],
+            "who": {"us": {"train.weight_decay": 0.1}, SCRIPT: {"train.weight_decay": 0.2}},
+        }
+    )
+    shares = {}
+    for place, lr in enumerate(("0.0001", "0.001", "0.01")):
+        for epochs in ("2", "4"):
+            for who in ("us", SCRIPT):
+                name = f"learning_rate={lr} epochs={epochs} {who}"
+                shares[name] = 0.62 + 0.06 * (place == 1) + 0.02 * (epochs == "4") + 0.005 * (who == "us")
+    left_out = "learning_rate=0.01 epochs=4 us"
+    del shares[left_out]
+    changes = {
+        name: {
+            "speed": {"train_seconds": 20.0 + 30 * place, "examples_per_second": 1.0},
+            "parameters": {"trainable": 10 ** (3 + place % 4), "total": 10**6, "formula": None},
+            "collapsed": place == 7,
+        }
+        for place, name in enumerate(shares)
+    }
+    study = plant_study(
+        tmp_path_factory.mktemp("runs") / "reviews-lr", plan, shares, "learning_rate=0.001 epochs=4 us", **changes
+    )
+    study.write_failures([{"setting": left_out, "seed": 1, "reason": f"the loss is nan {SCRIPT}", "hint": "lower it"}])
+    write_study(study)
+    return study.path / PAGE
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_shows_everything_and_asks_for_nothing(browser: Browser, page_file: Path, width: int, dark: bool) -> None:
+    page = browser.open(page_file, width=width, dark=dark)
+    assert page.of(*TROUBLE) == []
+    urls = [event["request"]["url"] for event in page.of("Network.requestWillBeSent")]
+    assert [url for url in urls if url not in (page_file.as_uri(), "data:,")] == []
+    page.value("document.querySelectorAll('details').forEach(box => { box.open = true; })")
+    assert page.value("document.documentElement.scrollWidth") == width
+    for name in FIGURES:
+        size = f"(box => [box.width, box.height])(document.querySelector('#figure-{name} svg').getBoundingClientRect())"
+        area = page.value(size)
+        assert area[0] > 200 and area[1] > 150, f"{name}: {area}"
+
+
+def test_hostile_names_are_text(browser: Browser, page_file: Path) -> None:
+    page = browser.open(page_file)
+    assert page.value("document.title") == "reviews-lr · hftune"
+    assert page.value("document.scripts.length") == 0
+    assert SCRIPT in page.value("document.querySelector('#comparison').innerText")
+    runs = page.value("document.querySelector('#runs').innerText")
+    assert f"failed: the loss is nan {SCRIPT}" in runs
+
+
+def test_runs_are_linked_and_the_selected_setting_stands_out(browser: Browser, page_file: Path) -> None:
+    page = browser.open(page_file)
+    links = page.value("[...document.querySelectorAll('#runs a')].map(link => decodeURI(link.getAttribute('href')))")
+    assert len(links) == 33
+    assert all((page_file.parent / link).is_file() for link in links)
+    marked = page.value("[...document.querySelectorAll('tr.model th')].map(cell => cell.innerText)")
+    assert len(marked) == 1 and "learning_rate=0.001 epochs=4 us" in marked[0] and "selected" in marked[0]
