@@ -78,7 +78,11 @@ def train(
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and RunDir.open(path).complete:
         listener.note(f"{path} is complete already")
-        return RunResult(RunDir.open(path), RunDir.open(path).read_metrics())
+        run = RunDir.open(path)
+        _refuse_other_recipe(run, recipe)
+        if recipe.hub.push_to and is_main_process():
+            hub.push(run, recipe.hub, listener)
+        return RunResult(run, run.read_metrics())
 
     with opened(path, recipe, resume) as run:
         if recipe.hub.push_to and is_main_process():
@@ -122,8 +126,7 @@ def train(
         keep(run, metrics, evaluation, listener)
         if recipe.hub.push_to:
             listener.stage("publishing")
-            published = hub.push(run, recipe.hub, listener)
-            listener.note(f"published and verified: {published.url}" if published.verified else published.url)
+            hub.push(run, recipe.hub, listener)
         return RunResult(run, metrics)
 
 

@@ -35,6 +35,7 @@ def evaluate(
     metric: Metric = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows in one forward pass.")] = 64,
     output: Predictions = None,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
     as_json: options.Json = False,
@@ -60,7 +61,9 @@ def evaluate(
             LabelledData(name=data, **columns) if data is not None else None,
             split,
             batch_size=batch_size,
-            settings=ModelSection(name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)),
+            settings=ModelSection(
+                name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
+            ),
             metrics=metric or (),
             listener=listener,
         )

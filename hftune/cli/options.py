@@ -164,6 +164,7 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code/--no-trust-remote-code",
     ),
 ]
+Revision = Annotated[str | None, _option(_COLUMNS, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
 AllowPickle = Annotated[
     bool | None,
     _option(

@@ -50,6 +50,7 @@ def predict(
     file: InputFile = None,
     output: OutputFile = None,
     batch_size: BatchSize = 64,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
     as_json: options.Json = False,
@@ -74,7 +75,9 @@ def predict(
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    section = ModelSection(name=run, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle))
+    section = ModelSection(
+        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
+    )
     classifier = Classifier.load(run, section=section)
     answers = stream(classifier, rows, batch_size=batch_size)
     if output is not None:

@@ -16,11 +16,12 @@ import hftune
 from hftune.config.load import recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.files import read_json, write_text
-from hftune.hub.cardtext import data_table, label_table, limits, parameters, remarks, score_table, source_name, speed
+from hftune.hub.cardtext import data_table, label_table, limits, parameters, remarks, score_table, speed
 from hftune.hub.contents import CARD
 from hftune.hub.markdown import fenced, inline, plain, without_home
 from hftune.hub.usage import ADDRESS, Usage, usage
 from hftune.runs.directory import RunDir
+from hftune.runs.naming import public_name
 from hftune.runs.wording import number, score_name
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -80,7 +81,7 @@ def card_text(run: RunDir) -> str:
         seed=metrics.get("seed", recipe.train.seed),
         selection=_selection(selection),
         speed=speed(metrics.get("speed", {})),
-        source=inline(source_name(data.get("source", recipe.data.name))),
+        source=inline(public_name(data.get("source", recipe.data.name))),
         data=data_table(data),
         notes=[inline(without_home(note)) for note in data.get("notes", [])],
         version=hftune.__version__,
@@ -94,7 +95,7 @@ def card_text(run: RunDir) -> str:
 def card_header(name: str, recipe: Recipe, metrics: dict[str, Any], how: Usage) -> ModelCardData:
     """The metadata by which the Hub finds and lists a model; the licence is for the author to add."""
     data_id = _hub_id(recipe.data.name)
-    source = plain(source_name(metrics.get("data", {}).get("source", recipe.data.name)))
+    source = plain(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
     results = []
     for split, scores in metrics.get("splits", {}).items():
         for metric, value in scores.items():
@@ -137,7 +138,7 @@ def _what(recipe: Recipe, metrics: dict[str, Any]) -> str:
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
     fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
-    source = inline(source_name(metrics.get("data", {}).get("source", recipe.data.name)))
+    source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
     return f"{what}: {start} on {source} with the method “{inline(recipe.method.kind)}”."
 
 
@@ -145,7 +146,7 @@ def _base(recipe: Recipe) -> str:
     name, hub_id = recipe.model.name, None if recipe.model.from_scratch else _hub_id(recipe.model.name)
     if recipe.model.from_scratch:
         return f"none; the architecture {inline(name)} with fresh weights"
-    shown = inline(source_name(name))
+    shown = inline(public_name(name))
     at = f" at revision {inline(recipe.model.revision)}" if recipe.model.revision else ""
     return (f"[{shown}](https://huggingface.co/{hub_id})" if hub_id else shown) + at
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hftune.config.recipe import Recipe
@@ -11,13 +10,6 @@ from hftune.hub.markdown import inline
 from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, duration, number, score_name
 
 MOST_LABELS = 60
-
-
-def source_name(source: str) -> str:
-    """Where data or weights came from; of a path on the author's machine only its last part."""
-    path = Path(source)
-    local = source.startswith((".", "/", "~")) or source.count("/") > 1 or path.exists()
-    return path.name if local and path.name else source
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

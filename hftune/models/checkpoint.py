@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HFValidationError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -23,6 +25,8 @@ from hftune.suggest import did_you_mean
 
 SAFE_WEIGHTS = ("*.safetensors",)
 PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+PATIENCE = 10.0
+"""Seconds that the Hub has for its first answer."""
 OFFLINE_CHOICE = "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
 
 
@@ -44,6 +48,19 @@ def locate(name: str) -> str:
             hint=did_you_mean(name, siblings) or "check the path; a Hub id has the form user/name",
         )
     return name
+
+
+def ask_first(location: str, section: ModelSection) -> None:
+    """One quick question before the loaders ask theirs: each would try for long where the Hub does not answer."""
+    if Path(location).is_dir() or constants.HF_HUB_OFFLINE:
+        return
+    with explained(section):
+        try:
+            HfApi().model_info(location, revision=section.revision, timeout=PATIENCE)
+        except Exception as error:
+            cached = try_to_load_from_cache(location, "config.json", revision=section.revision)
+            if not isinstance(cached, str):
+                raise OSError(f"no answer about {location}") from error
 
 
 def refuse_pickle(location: str, section: ModelSection) -> None:
@@ -100,7 +117,7 @@ def _explain(error: BaseException, section: ModelSection) -> HftuneError:
         )
     if "safetensors" in text and "does not appear to have a file" in text:
         return pickle_error(name, "no .safetensors file in the repository")
-    if any(isinstance(link, EntryNotFoundError) and type(link).__name__ != "LocalEntryNotFoundError" for link in chain):
+    if any(isinstance(link, EntryNotFoundError) and not isinstance(link, LocalEntryNotFoundError) for link in chain):
         return HftuneError(
             f"{name} lacks a file that a model needs: {error}",
             hint="check that it is a transformers checkpoint",

@@ -25,7 +25,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.checkpoint import explained, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
 
 CARD = "hftune.json"
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -99,6 +99,7 @@ class Classifier:
         section = section or ModelSection(name=name)
         location = locate(name)
         refuse_pickle(location, section)
+        ask_first(location, section)
         with explained(section):
             tokenizer = AutoTokenizer.from_pretrained(
                 location, revision=section.revision, trust_remote_code=section.trust_remote_code

@@ -19,7 +19,7 @@ from transformers import (
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import explained, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
 from hftune.models.presets import preset
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,11 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTok
     if section.from_scratch and section.tokenizer is None:
         return preset(section.name).train_tokenizer(texts, section.vocab_size)
     source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
+    location = locate(source.name)
+    ask_first(location, source)
     with explained(source):
         tokenizer = AutoTokenizer.from_pretrained(
-            locate(source.name),
+            location,
             # A tokenizer named apart from the model has revisions of its own.
             revision=section.revision if section.tokenizer is None else None,
             trust_remote_code=section.trust_remote_code,

@@ -45,6 +45,13 @@ def safe(text: str) -> str:
     return cut or "unnamed"
 
 
+def public_name(source: str) -> str:
+    """Where data or weights came from; of a path on the author's machine only its last part."""
+    path = Path(source)
+    local = source.startswith((".", "/", "~")) or source.count("/") > 1 or path.exists()
+    return path.name if local and path.name else source
+
+
 def _last(name: str) -> str:
     """What tells one dataset or model from another: the last part of a Hub id or path, without its suffix."""
     path = Path(name)

@@ -21,6 +21,7 @@ from hftune.evaluation.metrics import classification_scores
 from hftune.models.classifier import Classifier, encode
 from hftune.models.load import LoadedModel, load_config, load_sequence_classifier, load_tokenizer
 from hftune.models.positions import check_length
+from hftune.runs.naming import public_name
 from hftune.tasks.classification_loss import ClassificationLoss, class_weights
 from hftune.tasks.rows import TokenisedRows
 from hftune.tasks.task import DataFacts, Evaluation
@@ -112,7 +113,11 @@ class Classification:
         """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""
         recipe = self.recipe
         self._classifier(model, tokenizer, data.labels).save(
-            folder, base=recipe.model, base_model=recipe.model.name, method=recipe.method.kind, data=data.source
+            folder,
+            base=recipe.model,
+            base_model=public_name(recipe.model.name),
+            method=recipe.method.kind,
+            data=public_name(data.source),
         )
 
     def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
