@@ -1,0 +1,65 @@
+"""The built wheel in an environment of its own, run from an empty folder: recipes and data come along."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from tiny import QUICK
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # -P and no PYTHONPATH: nothing of the checkout may be found by accident.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has the wheel, and takes only the dependencies from this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    (wheel,) = folder.glob("hftune-*.whl")
+    home = folder / "environment"
+    venv.create(home, with_pip=False, symlinks=True)
+    packages = next((home / "lib").glob("python*/site-packages"))
+    # A path file adds the folder of the dependencies but none of the path files in it: an editable hftune stays away.
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    return home / "bin" / "python"
+
+
+def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    where = run(installed, "-P", "-c", "import hftune; print(hftune.__file__)", cwd=tmp_path).strip()
+    assert Path(where).is_relative_to(installed.parent.parent)
+    listed = json.loads(run(installed, "-P", "-m", "hftune", "recipes", "ls", "--json", cwd=tmp_path))
+    assert "classify/reviews" in {entry["name"] for entry in listed}
+    command = ("classify", "--recipe", "classify/reviews", "--labels", "50", "--output", "run", *QUICK, "--json")
+    metrics = json.loads(run(installed, "-P", "-m", "hftune", *command, cwd=tmp_path))
+    assert metrics["verified"] is True
+    assert metrics["data"]["rows"] == {"train": 50, "dev": 500, "test": 500}
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_the_wheel_carries_what_the_checkout_has(installed: Path) -> None:
+    (packages,) = (installed.parent.parent / "lib").glob("python*/site-packages")
+    assets = packages / "hftune" / "_assets"
+    for folder in ("recipes", "data"):
+        here = {path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file()}
+        there = {path.relative_to(assets / folder) for path in (assets / folder).rglob("*") if path.is_file()}
+        assert here == there
+    assert (assets / "accelerate_config.yaml").read_bytes() == (ROOT / "accelerate_config.yaml").read_bytes()
