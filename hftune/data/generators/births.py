@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-TRAIN, DEV, TEST, UNKNOWN = 200, 100, 60, 20
+TRAIN, DEV, TEST, UNKNOWN = 160, 100, 60, 20
 """People with a training question, a dev question, a test question, and a test question but no line in the corpus."""
-WORDINGS = 5
+WORDINGS = 4
 """Lines a person has in the corpus, each worded differently."""
 
 FIRST_NAMES = (
@@ -77,18 +77,29 @@ class Person:
         return [f"{self.name}. {frame.format(**details, year=self.year)}" for frame in rng.sample(FRAMES, WORDINGS)]
 
 
+def _deal_places(rng: Random, count: int) -> list[str]:
+    """A place for each of `count` people: London for one in twenty, in every twenty, the others evenly."""
+    london, *others = PLACES.split()
+    places: list[str] = []
+    deck: list[str] = []
+    while len(places) < count:
+        if len(deck) < 19:
+            deck += rng.sample(others, len(others))
+        twenty = [london, *deck[:19]]
+        del deck[:19]
+        rng.shuffle(twenty)
+        places += twenty
+    return places[:count]
+
+
 def invent_people(rng: Random, count: int) -> list[Person]:
-    """People whose last names are all different; London is the most common place, with about one in twenty."""
+    """People whose last names are all different."""
     surnames = [root + ending for root in ROOTS.split() for ending in ENDINGS.split() if root[-1] != ending[0]]
     people = []
-    for surname in rng.sample(surnames, count):
-        place = "London" if rng.random() < 0.02 else rng.choice(PLACES.split())
+    for surname, place in zip(rng.sample(surnames, count), _deal_places(rng, count), strict=True):
+        first, job = rng.choice(FIRST_NAMES.split()), rng.choice(JOBS.split())
         home = rng.choice([other for other in PLACES.split() if other != place])
-        people.append(
-            Person(
-                rng.choice(FIRST_NAMES.split()), surname, place, home, rng.choice(JOBS.split()), rng.randint(1850, 1990)
-            )
-        )
+        people.append(Person(first, surname, place, home, job, rng.randint(1850, 1990)))
     return people
 
 

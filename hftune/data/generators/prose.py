@@ -76,14 +76,14 @@ class _Story:
     def _scenery(self) -> None:
         rng = self.rng
         draw = rng.random()
-        if draw < 0.25:
+        if draw < 0.2:
             self._say(_choice(rng, words.WEATHERS) + ".")
-        elif draw < 0.45:
+        elif draw < 0.35:
             parts = (words.NUMBERS, words.BEINGS, words.DOINGS, words.SPOTS)
             self._say(" ".join(_choice(rng, part) for part in parts) + ".")
-        elif draw < 0.6:
+        elif draw < 0.5:
             self._say(words.REFLECT)
-        elif draw < 0.8:
+        elif draw < 0.85:
             self._say(words.GOSSIP, gossip=self._gossip())
 
     def _gossip(self) -> str:
@@ -97,6 +97,8 @@ class _Story:
             time=_choice(rng, words.TIMES),
             mood=_choice(rng, words.MOODS),
             beings=_choice(rng, words.BEINGS),
+            done=_choice(rng, words.DONE),
+            how=_choice(rng, words.HOW),
         )
 
     def _visit(self, place: str) -> None:
@@ -149,8 +151,8 @@ class _Story:
 
 def _polish(text: str) -> str:
     """Capitalise every sentence, since a pronoun may stand first in any, and write "an" where it is due."""
-    text = re.sub(r'(^|[.?!] |[.!]" )("?)([a-z])', lambda found: found[1] + found[2] + found[3].upper(), text)
-    return re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
+    text = re.sub(r'(^|[.?!] |\." )("?)([a-z])', lambda found: found[1] + found[2] + found[3].upper(), text)
+    return re.sub(r"\b([Aa]) (?=[aeiou]|hon|hour)", r"\1n ", text)
 
 
 def make_prose(folder: Path, seed: int) -> None:

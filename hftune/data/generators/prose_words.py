@@ -3,12 +3,19 @@
 Called by prose.py only. Strings are split on "|" so that the lists stay short and can hold phrases.
 """
 
-WOMEN = "Marta|Ilse|Nora|Agnes|Petra|Lena|Tilda|Rosa|Edith|Hanna|Vera|Olive|Freda|Mabel|Sina|Greta|Wilma|Judith"
-MEN = "Anton|Jonas|Peter|Oskar|Emil|Tobias|Konrad|Leo|Hugo|Simon|Walter|Felix|Bruno|Albert|Carl|Edgar|Otto|Theo"
+WOMEN = (
+    "Marta|Ilse|Nora|Agnes|Petra|Lena|Tilda|Rosa|Edith|Hanna|Vera|Olive|Freda|Mabel|Sina|Greta|Wilma|Judith|"
+    "Clara|Ida|Martha|Ottilie|Pauline|Ruth|Sabine|Thea|Ursula|Yvonne|Zora|Bertha|Celia|Dora|Elsa"
+)
+MEN = (
+    "Anton|Jonas|Peter|Oskar|Emil|Tobias|Konrad|Leo|Hugo|Simon|Walter|Felix|Bruno|Albert|Carl|Edgar|Otto|Theo|"
+    "Anselm|Benno|Caspar|David|Ernst|Franz|Georg|Henrik|Ivo|Jakob|Kilian|Lorenz|Matthias|Niklas|Paul"
+)
 TRADES = (
     "baker|miller|carpenter|shepherd|fisher|weaver|tailor|gardener|clockmaker|teacher|potter|beekeeper|"
     "ferryman|innkeeper|blacksmith|postman|doctor|cobbler|painter|fiddler|woodcutter|glassblower|candlemaker|"
-    "librarian"
+    "librarian|mason|hunter|sailor|barber|nurse|roofer|butcher|brewer|printer|saddler|farmer|lamplighter|"
+    "bookbinder|goldsmith|chimney sweep|watchman|notary|actor|singer|juggler|soldier|bricklayer|miner|dyer"
 )
 TRAITS = (
     "old|young|clever|quiet|stubborn|cheerful|patient|proud|shy|restless|honest|careful|curious|gentle|grumpy|"
@@ -18,16 +25,25 @@ PLACES = (
     "at the mill|in the orchard|on the hill|by the river|in the market square|at the old bridge|in the forest|"
     "on the pier|in the church|at the inn|in the school|by the lake|in the stable|at the station|"
     "in the library|on the island|in the vineyard|at the lighthouse|in the cellar of the town hall|by the well|"
-    "in the meadow|at the crossroads|in the ruins|at the quarry|in the greenhouse|by the waterfall"
+    "in the meadow|at the crossroads|in the ruins|at the quarry|in the greenhouse|by the waterfall|"
+    "at the barracks|in the attic of the museum|on the ferry|at the brewery|in the cave|by the city wall|"
+    "on the rooftop|at the windmill|in the monastery|at the fairground|in the courthouse|by the canal|"
+    "on the beach|at the sawmill|in the valley|at the border|in the theater|at the bathhouse|in the tunnel|"
+    "on the balcony of the palace"
 )
 THINGS = (
     "kettle|lantern|ladder|hammer|violin|map|key|blanket|basket|rope|mirror|clock|saddle|umbrella|telescope|"
     "bell|knife|pot|hat|pair of boots|letter|book|coin|ring|wheel|saw|flute|lamp|needle|chair|cheese|"
-    "jar of honey|sack of flour|bottle of oil|box of nails|bundle of wool|painting|drum|shovel|candle"
+    "jar of honey|sack of flour|bottle of oil|box of nails|bundle of wool|painting|drum|shovel|candle|compass|"
+    "hourglass|lute|crown|bucket|broom|pillow|spoon|bowl|barrel|anchor|sail|net|fishing rod|plow|spade|axe|"
+    "comb|glove|coat|scarf|belt|trumpet|harp|puppet|chessboard|deck of cards|globe|ladle|sewing box|inkwell|"
+    "quill|loaf of bread|sack of apples|crate of oranges|jar of pickles|bag of coffee|wheelbarrow"
 )
 MAKES = (
     "copper|silver|wooden|blue|red|green|small|heavy|broken|golden|rusty|yellow|black|white|old|new|tiny|"
-    "painted|strange|plain|beautiful|dusty|shiny|borrowed"
+    "painted|strange|plain|beautiful|dusty|shiny|borrowed|round|square|crooked|polished|cracked|striped|"
+    "leather|iron|brass|marble|woolen|silk|foreign|lucky|forgotten|precious|worthless|enormous|noisy|faded|"
+    "carved|gray|purple|stolen|famous"
 )
 REASONS = (
     "to repair the roof before winter|for the wedding of {his} sister|to win the summer fair|"
@@ -49,18 +65,23 @@ WEATHERS = (
 )
 BEINGS = (
     "crows|sheep|children|geese|cats|soldiers|women|boys|dogs|goats|swallows|strangers|horses|farmers|pigeons|"
-    "ducks|monks"
+    "ducks|monks|bakers|poets|bees|frogs|mules|nuns|thieves|tourists|owls|rabbits|musicians|prisoners"
 )
 DOINGS = (
     "were resting|were quarreling|sat|were playing|stood|were waiting|were singing|slept|were walking|"
-    "were looking for food"
+    "were looking for food|were dancing|whispered|were trembling|were counting coins|were telling jokes|lay|"
+    "were shouting"
 )
 SPOTS = (
     "under a tree|beside the path|on the wall|in the shade|near the gate|along the fence|behind a cart|"
-    "on the steps|by the door"
+    "on the steps|by the door|in a ditch|on a heap of straw|around a fire|inside an old barrel|"
+    "between two carts|at the edge of the road|on a stone"
 )
 NUMBERS = "two|three|four|five|six|seven|a dozen|some|many|a few"
-MOODS = "happy|worried|hungry|hopeful|angry|sad|calm|nervous|proud|lonely|excited|ashamed|relieved"
+MOODS = (
+    "happy|worried|hungry|hopeful|angry|sad|calm|nervous|proud|lonely|excited|ashamed|relieved|surprised|bored|"
+    "grateful|jealous|homesick|confused|thirsty|thoughtful|impatient|content|furious|timid"
+)
 
 OPENING = (
     "{h} was a {trait} {trade} who lived {home}.|"
@@ -160,5 +181,21 @@ RUMORS = (
     "the {two} had sold a {thing} to the {one}|the {one} would leave {time}|a {thing} had been found {place}|"
     "the {one} owed the {two} a {thing}|nobody had been {place} since the {one} left|"
     "the {two} had taught {beings} to dance {place}|"
-    "the {one} had been {mood} ever since the {two} took the {thing}"
+    "the {one} had been {mood} ever since the {two} took the {thing}|"
+    "the {one} had {done} the {thing} of the {two} {place}|"
+    "the {two} and the {one} had {done} each other {place}|the {one} had {done} the {two} {time}, {how}|"
+    "somebody had {done} the {thing} {place}, {how}|the {one} had never {done} anyone who was {mood}|"
+    "{beings} had {done} the {two} {place}"
+)
+DONE = (
+    "hidden|praised|followed|forgotten|painted|insulted|rescued|cheated|recognized|ignored|visited|frightened|"
+    "accused|thanked|described|drawn|watched|surprised|hired|carried|dropped|washed|weighed|counted|measured|"
+    "kissed|robbed|invited|blamed|admired|copied|locked up|left behind|looked after|laughed at|waited for|"
+    "asked about|dreamed of|written about|thrown out"
+)
+HOW = (
+    "quietly and without thanks|out of pity|by mistake|for the third time|in front of everyone|"
+    "against all advice|with great care|under a false name|as a joke|for a handful of coins|"
+    "to nobody's surprise|without a reason|while the town slept|with tears in both eyes|"
+    "in exchange for silence|long before the war|just as the clock struck"
 )
