@@ -80,8 +80,11 @@ def train(
         listener.note(f"{path} is complete already")
         run = RunDir.open(path)
         _refuse_other_recipe(run, recipe)
-        if recipe.hub.push_to and is_main_process():
-            hub.push(run, recipe.hub, listener)
+        if is_main_process():
+            if not run.report.is_file():
+                write_pages(run)  # it was stopped between its scores and its pages
+            if recipe.hub.push_to:
+                hub.push(run, recipe.hub, listener)
         return RunResult(run, run.read_metrics())
 
     with opened(path, recipe, resume) as run:
@@ -218,11 +221,16 @@ def keep(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluation, listen
     for split, rows in evaluation.predictions.items():
         run.write_predictions(split, rows)
     run.write_metrics(metrics)
-    hub.write_card(run)
     listener.stage("writing the report")
-    write_report(run)
+    write_pages(run)
     if evaluation.collapsed:
         listener.warn(f"the model has collapsed: {evaluation.collapsed}")
+
+
+def write_pages(run: RunDir) -> None:
+    """The model card and the report, both made of what the run directory holds."""
+    hub.write_card(run)
+    write_report(run)
 
 
 def _refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
