@@ -327,7 +327,8 @@ def test_library_warnings_go_to_logging(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         logging.getLogger("transformers.trainer").warning("from the library")
     assert "from the library" in caplog.text
-    assert not [h for h in logging.getLogger("transformers").handlers if type(h) is logging.StreamHandler]
+    for library in ("transformers", "datasets"):
+        assert not [h for h in logging.getLogger(library).handlers if type(h) is logging.StreamHandler]
 
 
 def test_fast_dropout_can_be_turned_off(tmp_path: Path) -> None:

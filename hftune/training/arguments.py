@@ -15,6 +15,7 @@ from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
 )
+from transformers.utils import is_torch_tf32_available
 
 from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
@@ -73,6 +74,8 @@ def make_arguments(
         "use_cpu": cpu,
         "dataloader_num_workers": section.workers,
         "dataloader_pin_memory": not cpu,
+        # Faster fp32 matrix products on GPUs that have them; fp32 sums are kept.
+        "tf32": True if not cpu and is_torch_tf32_available() else None,
         "seed": section.seed,
         "data_seed": section.seed,
         "report_to": _trackers(section.report_to),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainingArguments
 from transformers import logging as transformers_logging
 
 from hftune.config.train import TrainSection
@@ -65,7 +68,7 @@ def build(
         raise HftuneError("there are no training rows", hint="check the data with `hftune data check`")
     if arguments.device.type == "cpu":
         _use_all_cores(arguments.world_size)
-        if section.fast_dropout and not section.compile:
+        if section.fast_dropout and not arguments.torch_compile:
             dropout.install(model)
     clock = Clock()
     trainer = HftuneTrainer(
@@ -73,28 +76,8 @@ def build(
         arguments=arguments,
         inputs=inputs,
         tokenizer=tokenizer,
-        batches=RankBatches(
-            rows=rows,
-            batch_size=section.batch_size,
-            accumulation=section.accumulation,
-            world_size=arguments.world_size,
-            rank=arguments.process_index,
-            seed=section.seed,
-            lengths=inputs.train_lengths if section.bucket_by_length else None,
-        ),
-        checkpoints=Checkpoints(
-            directory=checkpoints,
-            keep=section.keep_checkpoints,
-            settings={
-                "batch_size": section.batch_size,
-                "accumulation": section.accumulation,
-                "processes": arguments.world_size,
-                "seed": section.seed,
-                "rows": rows,
-                "frozen_weights": weights.frozen_fingerprint(model),
-                **must_match,
-            },
-        ),
+        batches=_batches(section, inputs, arguments),
+        checkpoints=_checkpoints(section, arguments, rows, model, must_match),
         history=History(history, clock),
         clock=clock,
         listener=listener,
@@ -106,10 +89,45 @@ def build(
     return trainer
 
 
+def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:
+    return RankBatches(
+        rows=len(inputs.train_lengths),
+        batch_size=section.batch_size,
+        accumulation=section.accumulation,
+        world_size=arguments.world_size,
+        rank=arguments.process_index,
+        seed=section.seed,
+        lengths=inputs.train_lengths if section.bucket_by_length else None,
+    )
+
+
+def _checkpoints(
+    section: TrainSection,
+    arguments: TrainingArguments,
+    rows: int,
+    model: torch.nn.Module,
+    must_match: Mapping[str, Any],
+) -> Checkpoints:
+    """The checkpoints, sealed with all that a resumed run must share with the one that saved them."""
+    settings = {
+        "batch_size": section.batch_size,
+        "accumulation": section.accumulation,
+        "processes": arguments.world_size,
+        "seed": section.seed,
+        "rows": rows,
+        "frozen_weights": weights.frozen_fingerprint(model),
+    }
+    return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, {**settings, **must_match})
+
+
 def _use_all_cores(processes: int) -> None:
-    """One thread a core there is, shared among the processes; OMP_NUM_THREADS is the user's word and stays."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+    """One thread a real core that this process may use, shared among the processes; OMP_NUM_THREADS stays."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if sys.platform == "linux":
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(max(1, cores // processes))
 
 
 def _quiet_libraries() -> None:
@@ -117,3 +135,6 @@ def _quiet_libraries() -> None:
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
     transformers_logging.disable_progress_bar()
+    library = logging.getLogger("datasets")  # propagates already, and writes to the terminal as well
+    for handler in [one for one in library.handlers if type(one) is logging.StreamHandler]:
+        library.removeHandler(handler)
