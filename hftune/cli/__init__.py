@@ -57,6 +57,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "report": Entry("hftune.cli.report:report", "Make one self-contained HTML page about each run", USE),
     "push": Entry("hftune.cli.push:push", "Publish a run on the Hub, then load it from there and check it", USE),
+    "lab": Entry("hftune.cli.lab:app", "Run experiments on what attention can and can't do", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
     "data": Entry("hftune.cli.data:app", "List, look at, check and make datasets", PREPARE),
     "doctor": Entry(

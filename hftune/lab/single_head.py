@@ -1,0 +1,149 @@
+"""single-head: one query for two values works while the keys sit still, and swings when one key varies in length.
+
+Keys are drawn afresh for every sample, k_i ~ N(μ_i, Σ_i) around orthonormal means, and the query is made for the
+means: q = β(μ_a + μ_b). What decides is the difference of two logits, which is Gaussian with mean 0:
+
+    share of v_a = w_a / (w_a + w_b) = σ(q·(k_a − k_b))
+
+With Σ_i = αI its variance is 4αβ², small for small α, and the output stays near ½(v_a + v_b). With
+Σ_a = αI + ½ μ_a μ_aᵀ the key keeps its direction and varies in length, and the variance is
+
+    Var q·(k_a − k_b) = β² (½ + 4α)
+
+The greater β, the more often the output is one of the two values and not their average. The share is beyond
+0.9 or below 0.1 with probability 2 Φ(−ln 9 / (β √(½ + 4α))).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
+from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
+from hftune.runs.figures import BLUE, ORANGE, legend, new_figure, style
+
+BINS = 20
+CLEAR = 0.9
+"""A share of one value beyond which the other no longer counts."""
+
+
+class NoisyKeySettings(KeySettings):
+    """Keys that vary from sample to sample."""
+
+    alpha: float = Field(1e-4, gt=0, le=0.1)
+    """Variance α of every key in every direction."""
+    beta: float = Field(10.0, gt=0)
+    """Scale β of the query."""
+    samples: int = Field(4000, ge=100)
+    """How often keys are drawn."""
+
+
+def draw_keys(settings: NoisyKeySettings, source: torch.Generator, *, stretched: bool) -> tuple[Tensor, Tensor]:
+    """Means [n, d], and samples of the keys [samples, n, d]; the first key's length varies where stretched."""
+    means = orthonormal(settings.keys, settings.dimension, source)
+    noise = gaussian(settings.samples, settings.keys, settings.dimension, source=source)
+    keys = means + math.sqrt(settings.alpha) * noise
+    if stretched:
+        lengths = math.sqrt(0.5) * gaussian(settings.samples, 1, source=source)
+        keys[:, 0] += lengths * means[0]
+    return means, keys
+
+
+def weights(query: Tensor, keys: Tensor) -> Tensor:
+    """Attention weights [samples, n] of one query over the keys of each sample: the identity as values shows them."""
+    count = keys.shape[1]
+    identity = torch.eye(count, dtype=keys.dtype).expand(len(keys), count, count)
+    queries = query.expand(len(keys), 1, -1)
+    return F.scaled_dot_product_attention(queries, keys, identity, scale=1.0)[:, 0]
+
+
+def measure(settings: NoisyKeySettings, seed: int) -> Numbers:
+    """How the share of v_a in the output is spread over samples, without and with the varying length."""
+    found: Numbers = {"samples": settings.samples}
+    for name, stretched, variance in (("still", False, 0.0), ("stretched", True, 0.5)):
+        means, keys = draw_keys(settings, generator(seed), stretched=stretched)
+        weight = weights(settings.beta * (means[0] + means[1]), keys)
+        share = weight[:, 0] / weight[:, :2].sum(dim=1)
+        deviation = settings.beta * math.sqrt(variance + 4 * settings.alpha)
+        found[name] = {
+            "mean": float(share.mean()),
+            "deviation": float(share.std()),
+            "only_a": float((share > CLEAR).double().mean()),
+            "only_b": float((share < 1 - CLEAR).double().mean()),
+            "one_value_predicted": math.erfc(math.log(CLEAR / (1 - CLEAR)) / deviation / math.sqrt(2)),
+            "histogram": (torch.histc(share, BINS, 0, 1) / settings.samples).tolist(),
+        }
+    return found
+
+
+def check(numbers: Numbers) -> list[str]:
+    """Narrow in one case, two-sided in the other, as often as predicted."""
+    still, stretched = numbers["still"], numbers["stretched"]
+    predicted = stretched["one_value_predicted"]
+    noise = math.sqrt(predicted * (1 - predicted) / numbers["samples"])
+    one_value = stretched["only_a"] + stretched["only_b"]
+    return violated(
+        {
+            "with Σ = αI the output stays near the average": still["deviation"] < 0.1,
+            "with Σ = αI neither value takes over": still["only_a"] + still["only_b"] < 0.01,
+            "both centre on one half": all(abs(one["mean"] - 0.5) < 0.05 for one in (still, stretched)),
+            "the varying length makes it swing: 4 times the spread": stretched["deviation"] > 4 * still["deviation"],
+            "it swings to both sides": min(stretched["only_a"], stretched["only_b"]) > 0.2,
+            "it is one value as often as predicted": abs(one_value - predicted) < 5 * noise + 0.01,
+        }
+    )
+
+
+def draw(numbers: Numbers) -> Drawing:
+    """Two histograms of the share."""
+    figure = new_figure()
+    axes = figure.subplots()
+    style(axes, "share of v_a in the output", "share of samples")
+    edges = torch.linspace(0, 1, BINS + 1).tolist()
+    for name, label, colour in (("still", "Σ = αI", BLUE), ("stretched", "length of k_a varies", ORANGE)):
+        heights = numbers[name]["histogram"]
+        axes.stairs(heights, edges, color=colour, linewidth=1.6, label=label)
+        axes.stairs(heights, edges, color=colour, fill=True, alpha=0.18)
+    legend(axes)
+    one_value = numbers["stretched"]["only_a"] + numbers["stretched"]["only_b"]
+    return Drawing(
+        figure,
+        alt="Histogram of the share of v_a: one narrow peak at a half for still keys; two peaks at 0 and 1 when the "
+        f"length varies, with {one_value:.0%} of the samples beyond 0.9 or below 0.1.",
+        caption="The same query: an average of two values, or a toss between them",
+    )
+
+
+def rows(numbers: Numbers) -> list[tuple[str, str]]:
+    """Spread, and how often one value wins."""
+    still, stretched = numbers["still"], numbers["stretched"]
+    return [
+        ("spread of the share, Σ = αI", short(still["deviation"])),
+        ("spread of the share, varying length", short(stretched["deviation"])),
+        ("samples that are nearly v_a alone", f"{stretched['only_a']:.1%}"),
+        ("samples that are nearly v_b alone", f"{stretched['only_b']:.1%}"),
+        ("either, predicted", f"{stretched['one_value_predicted']:.1%}"),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="single-head",
+    claim="With keys N(μ_i, αI) the query β(μ_a + μ_b) still gives the average; with Σ_a = αI + ½ μ_a μ_aᵀ the output "
+    "swings between v_a and v_b.",
+    mathematics=__doc__,
+    settings=NoisyKeySettings,
+    measure=measure,
+    check=check,
+    draw=draw,
+    rows=rows,
+    questions=(
+        "Why does a smaller β calm the swinging, and what is lost by it?",
+        "Why does noise in a direction that the query does not look at do no harm?",
+        "The mean over samples is still ½(v_a + v_b). Why is that no help to the next layer?",
+    ),
+)
