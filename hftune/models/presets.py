@@ -52,8 +52,23 @@ class Preset:
         )
 
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
-        """A tokenizer of this architecture's kind, its vocabulary learned from the texts."""
-        return self.tokenizer().train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)
+        """A tokenizer of this architecture's kind, learned from the texts: the same texts give the same ids."""
+        texts, base = list(texts), self.tokenizer()
+        learned = base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)
+        return _in_order(learned, base, texts, vocab_size) if self.tokenizer is BertTokenizer else learned
+
+
+def _in_order(
+    learned: PreTrainedTokenizerBase, base: PreTrainedTokenizerBase, texts: list[str], vocab_size: int
+) -> PreTrainedTokenizerBase:
+    """A WordPiece tokenizer learned once more, with the single characters inside words numbered in their order.
+
+    The tokenizers library numbers them as they come out of a hash table, differently each time, and breaks ties between
+    pieces by these numbers. A resumed run would find the weights of its checkpoint under other ids.
+    """
+    inside = sorted(piece for piece in learned.get_vocab() if piece.startswith("##") and len(piece) == 3)
+    again = base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False, new_special_tokens=inside)
+    return BertTokenizer(vocab=again.get_vocab())
 
 
 def _roberta_tokenizer() -> PreTrainedTokenizerBase:
