@@ -1,8 +1,9 @@
 """What cheap dropout saves: one training step of a TinyBERT-shaped classifier with stock, cheap and no dropout.
 
-    python benchmarks/dropout.py [--lengths 32 64 128] [--repeats 9]
+    python benchmarks/dropout.py [--lengths 32 64 128] [--repeats 9] [--threads N] [--clock wall|cpu]
 
-The three take turns within one run, so that other work on the machine hits all alike; medians are compared.
+The three take turns within one run, so that other work on the machine hits all alike; medians are compared. On a busy
+machine `--threads 1 --clock cpu` counts this process's own work only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from hftune.training.dropout import install
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def tinybert(rate: float) -> BertForSequenceClassification:
@@ -32,14 +35,15 @@ def tinybert(rate: float) -> BertForSequenceClassification:
     return BertForSequenceClassification(config).train()
 
 
-def step(model: BertForSequenceClassification, batch: dict[str, torch.Tensor]) -> float:
-    begun = time.perf_counter()
+def step(model: BertForSequenceClassification, batch: dict[str, torch.Tensor], clock: str) -> float:
+    now = CLOCKS[clock]
+    begun = now()
     model(**batch).loss.backward()
     model.zero_grad()
-    return time.perf_counter() - begun
+    return now() - begun
 
 
-def measure(length: int, batch_size: int, repeats: int) -> dict[str, list[float]]:
+def measure(length: int, batch_size: int, repeats: int, clock: str) -> dict[str, list[float]]:
     models = {"stock": tinybert(0.1), "cheap": tinybert(0.1), "none": tinybert(0.0)}
     install(models["cheap"])
     ids = torch.randint(1000, 30000, (batch_size, length))
@@ -49,7 +53,7 @@ def measure(length: int, batch_size: int, repeats: int) -> dict[str, list[float]
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for turn in range(repeats + 1):
         for name, model in models.items():
-            taken = step(model, batch)
+            taken = step(model, batch, clock)
             if turn:  # the first turn warms up
                 seconds[name].append(taken)
     return seconds
@@ -60,11 +64,14 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor() or platform.machine()}")
     print(f"{'tokens':>6} {'stock ms':>9} {'cheap ms':>9} {'none ms':>9} {'step':>6} {'dropout alone':>14}")
     for length in options.lengths:
-        seconds = measure(length, options.batch_size, options.repeats)
+        seconds = measure(length, options.batch_size, options.repeats, options.clock)
         stock, cheap, none = (statistics.median(seconds[name]) for name in ("stock", "cheap", "none"))
         alone = (stock - none) / max(cheap - none, 1e-9)
         shown = [1000 * value for value in (stock, cheap, none)]
