@@ -27,7 +27,7 @@ from hftune.runs.figures import BLUE, ORANGE, Line
 class ArgmaxSettings(KeySettings):
     """Keys, values and the temperatures of softmax."""
 
-    temperatures: tuple[float, ...] = Field((8, 4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.03125), min_length=2)
+    temperatures: tuple[float, ...] = Field((8, 4, 2, 1, 0.5, 0.25, 0.125, 0.0625), min_length=2)
     """Temperatures τ, falling."""
     gap: float = Field(1.0, gt=0)
     """By how much the best logit beats the second best."""

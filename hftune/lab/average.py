@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, falling, short, violated
+from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, equal, falling, short, violated
 from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
 
@@ -78,11 +78,10 @@ def _attend(keys: Tensor, values: Tensor, scales: tuple[float, ...]) -> Tensor:
 def check(numbers: Numbers) -> list[str]:
     """The average is reached, v_a comes back, and leaning subspaces leave what they must."""
     right, leaning = numbers["orthogonal"], numbers["leaning"]
-    exact = zip(leaning["average_error"], leaning["closed_form"], strict=True)
     return violated(
         {
             "the output nears the average with every greater β": falling(right["average_error"]),
-            "its distance is the closed form": all(math.isclose(a, b, rel_tol=1e-6) for a, b in exact),
+            "its distance is the closed form": equal(leaning["average_error"], leaning["closed_form"]),
             "the greatest β gives the average to 6 digits": right["average_error"][-1] < 1e-6,
             "the projection takes v_a out to 6 digits": right["recovery_error"][-1] < 1e-6,
             "leaning subspaces leave cosine times |v_b| over": math.isclose(

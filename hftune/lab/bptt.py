@@ -47,8 +47,8 @@ def measure(settings: BpttSettings, seed: int) -> Numbers:
     for radius in settings.radii:
         line = []
         for length in settings.lengths:
-            leaves = tuple(tensor.clone().requires_grad_() for tensor in (radius * rotation, inner, start))
-            states = unrolled(*leaves, inputs[:length])
+            leaves = [tensor.clone().requires_grad_() for tensor in (radius * rotation, inner, start)]
+            states = unrolled(leaves[0], leaves[1], leaves[2], inputs[:length])
             error = states[-1] - target
             by_autograd = torch.autograd.grad(error.square().sum() / 2, leaves)
             by_formula = closed_form(leaves[0].detach(), states.detach(), inputs[:length], error.detach())

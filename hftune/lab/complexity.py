@@ -9,11 +9,12 @@ For n tokens and heads of width h, forward and backward of one layer take
 
 A cost c · n^p is a straight line of slope p on logarithmic axes; p is fitted by least squares. Projections and fixed
 costs of a call are linear or constant, so that measured slopes lie a little below 2 and 1 and near them only for long
-sequences. Processor time is measured, the least of several runs, so that a busy machine changes little.
+sequences. Processor time of one thread is measured, the least of several runs: a busy machine changes little.
 """
 
 from __future__ import annotations
 
+import torch
 from pydantic import Field
 
 from hftune.config.section import Section
@@ -33,7 +34,7 @@ class ComplexitySettings(Section):
     """Lengths to measure at, and how long."""
 
     lengths: tuple[int, ...] = Field((512, 1024, 2048, 4096), min_length=2)
-    """Tokens in the sequence, growing; slopes are fitted to the longer half."""
+    """Tokens in the sequence, growing; where there are three or more, slopes are fitted without the first."""
     hidden_size: int = Field(32, ge=2)
     """Width of the layer."""
     heads: int = Field(1, ge=1)
@@ -44,17 +45,23 @@ class ComplexitySettings(Section):
 
 def measure(settings: ComplexitySettings, seed: int) -> Numbers:
     """Seconds and bytes of every variant at every length, and the fitted powers."""
-    costs = measure_cost(
-        settings.lengths,
-        ATTENTION,
-        hidden_size=settings.hidden_size,
-        heads=settings.heads,
-        seconds_each=settings.seconds_each,
-        seed=seed,
-    )
+    threads = torch.get_num_threads()
+    # With several, the time they wait for each other would be counted as well.
+    torch.set_num_threads(1)
+    try:
+        costs = measure_cost(
+            settings.lengths,
+            ATTENTION,
+            hidden_size=settings.hidden_size,
+            heads=settings.heads,
+            seconds_each=settings.seconds_each,
+            seed=seed,
+        )
+    finally:
+        torch.set_num_threads(threads)
     seconds = {name: [cost.seconds for cost in costs if cost.variant == name] for name in ATTENTION}
     saved = {name: [cost.saved_bytes for cost in costs if cost.variant == name] for name in ATTENTION}
-    start = min(len(settings.lengths) // 2, len(settings.lengths) - 2)
+    start = 1 if len(settings.lengths) > 2 else 0
     longer = settings.lengths[start:]
     return {
         "lengths": list(settings.lengths),

@@ -5,12 +5,14 @@ An experiment is one file that ends with ``EXPERIMENT = Experiment(…)`` and on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from hftune.config.section import Section
 from hftune.runs.figures import Line
@@ -20,6 +22,8 @@ from hftune.runs.wording import minus
 Numbers = dict[str, Any]
 """What an experiment found: plain values that JSON can hold."""
 S = TypeVar("S", bound=Section)
+ROUNDING = 1e-12
+"""What double precision leaves of a difference that should be zero, for numbers around 1."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,14 @@ def violated(statements: Mapping[str, bool]) -> list[str]:
 
 
 def falling(values: Sequence[float]) -> bool:
-    """Whether each value is less than the one before it."""
-    return all(later < earlier for earlier, later in pairwise(values))
+    """Whether each value is less than the one before it, until they are lost in rounding."""
+    return all(later < max(earlier, ROUNDING) for earlier, later in pairwise(values))
+
+
+def equal(found: Sequence[float], predicted: Sequence[float]) -> bool:
+    """Whether all pairs agree to 6 digits, or to what rounding leaves."""
+    pairs = zip(found, predicted, strict=True)
+    return all(math.isclose(one, other, rel_tol=1e-6, abs_tol=ROUNDING) for one, other in pairs)
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -85,6 +95,9 @@ def chart(
     axes = figure.axes[0]
     if log_x and power != 10:
         axes.set_xscale("log", base=power)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     if log_y:
         axes.set_yscale("log", nonpositive="mask")
+    # Between decades minor ticks are a smudge at this size.
+    axes.minorticks_off()
     return figure

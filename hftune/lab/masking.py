@@ -80,7 +80,7 @@ def _leak(variant: str, settings: MaskingSettings, seed: int) -> dict[str, float
     found = model(inputs_embeds=embeddings, attention_mask=real, output_attentions=True, use_cache=False)
     middle = (settings.padding + settings.length) // 2
     (gradient,) = torch.autograd.grad(found.logits[0, middle].square().sum(), embeddings)
-    reach = gradient[0].norm(dim=1)
+    reach = gradient[0].abs().amax(dim=1)  # a norm would square what is small to zero
     hidden = torch.ones(settings.length, dtype=torch.bool)
     hidden[settings.padding : middle + 1] = False
     weights = torch.stack([layer[0, :, middle] for layer in found.attentions]).detach()  # [layers, H, S]
@@ -99,7 +99,7 @@ def _masked_key(query: Tensor, keys: Tensor, values: Tensor, bias: float) -> dic
     output = F.scaled_dot_product_attention(query, leaf, values, attn_mask=mask)
     (gradient,) = torch.autograd.grad(output.sum(), leaf)
     weights = F.scaled_dot_product_attention(query, keys, torch.eye(keys.shape[1])[None], attn_mask=mask)
-    return {"weight": float(weights[0, 0, 0]), "gradient": float(gradient[0, 0].norm())}
+    return {"weight": float(weights[0, 0, 0]), "gradient": float(gradient[0, 0].abs().max())}
 
 
 def check(numbers: Numbers) -> list[str]:

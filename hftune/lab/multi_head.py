@@ -24,6 +24,7 @@ from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, vi
 from hftune.lab.single_head import CLEAR, NoisyKeySettings, draw_keys, weights
 from hftune.lab.vectors import gaussian, generator
 from hftune.runs.figures import BLUE, ORANGE, Line
+from hftune.runs.wording import percent
 
 
 class MultiHeadSettings(NoisyKeySettings):
@@ -109,10 +110,10 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
         (f"spread of one head, β = {beta}", short(one["rms"])),
         (f"spread of two heads, β = {beta}", short(two["rms"])),
         ("how many times less", short(numbers["ratio"])),
-        ("samples near the average, one head", f"{one['near']:.1%}"),
-        ("samples near the average, two heads", f"{two['near']:.1%}"),
-        ("first head fails", f"{numbers['first_head_fails']:.1%}"),
-        ("first head fails, predicted", f"{numbers['first_head_fails_predicted']:.1%}"),
+        ("samples near the average, one head", percent(one["near"])),
+        ("samples near the average, two heads", percent(two["near"])),
+        ("first head fails", percent(numbers["first_head_fails"])),
+        ("first head fails, predicted", percent(numbers["first_head_fails_predicted"])),
     ]
 
 

@@ -31,6 +31,7 @@ from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, vi
 from hftune.lab.vectors import generator
 from hftune.models.mingpt.attention_performer import log_features, orthogonal_gaussian
 from hftune.runs.figures import BLUE, ORANGE, Line
+from hftune.runs.wording import percent
 
 
 class RandomFeatureSettings(Section):
@@ -157,7 +158,7 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
         ("there: the same, predicted", short(numbers["positive_predicted"][-1])),
         ("there: relative error, trigonometric", short(numbers["trigonometric"][-1])),
         ("there: the same, predicted", short(numbers["trigonometric_predicted"][-1])),
-        ("there: trigonometric estimates below zero", f"{numbers['negative_share'][-1]:.0%}"),
+        ("there: trigonometric estimates below zero", percent(numbers["negative_share"][-1])),
         ("variance, orthogonal / independent, positive", short(ratio["positive"])),
         ("variance, orthogonal / independent, trigonometric", short(ratio["trigonometric"])),
     ]

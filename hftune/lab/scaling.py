@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 
 import torch
+from matplotlib.ticker import StrMethodFormatter
 from pydantic import Field
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
 from hftune.lab.vectors import gaussian, generator
 from hftune.models.mingpt.cost import slope
-from hftune.runs.figures import BLUE, GREEN, ORANGE, SKY, Line
+from hftune.runs.figures import BLUE, ORANGE, Line, draw_line, legend, new_figure, style
 
 
 class ScalingSettings(Section):
@@ -85,20 +86,25 @@ def check(numbers: Numbers) -> list[str]:
 
 
 def draw(numbers: Numbers) -> Drawing:
-    """Four variances against d."""
-    x = numbers["dimensions"]
-    lines = [
-        Line("logits", x, numbers["logit_variance"]["plain"], ORANGE, "s"),
-        Line("logits / √d", x, numbers["logit_variance"]["scaled"], BLUE, "o"),
-        Line("gradient", x, numbers["gradient_variance"]["plain"], GREEN, "^"),
-        Line("gradient with / √d", x, numbers["gradient_variance"]["scaled"], SKY, "D"),
-    ]
-    figure = chart(lines, x_label="width d of queries and keys", y_label="variance", log_x=True, log_y=True, power=2)
+    """Variance of the logits above, of their gradient below."""
+    figure = new_figure(height=4.2)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    style(upper, "", "variance of logits")
+    style(lower, "width d of queries and keys", "of their gradient")
+    for axes, variance in ((upper, numbers["logit_variance"]), (lower, numbers["gradient_variance"])):
+        draw_line(axes, Line("as they are", numbers["dimensions"], variance["plain"], ORANGE, "s"))
+        draw_line(axes, Line("divided by √d", numbers["dimensions"], variance["scaled"], BLUE, "o"))
+    upper.set_yscale("log")
+    lower.set_xscale("log", base=2)
+    lower.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    lower.set_ylim(bottom=0)
+    upper.minorticks_off()
+    legend(upper)
     return Drawing(
         figure,
         alt="Variances against d: without scaling that of the logits rises like d and that of the gradient falls; with "
         "scaling both are flat.",
-        caption="Without 1/√d the logits grow and the gradient of the logits dies; with it both stay where they are",
+        caption="Without 1/√d the logits grow and the gradient of the logits shrinks; with it both stay where they are",
     )
 
 

@@ -26,6 +26,7 @@ from torch.nn import functional as F  # noqa: N812
 from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
 from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, ORANGE, legend, new_figure, style
+from hftune.runs.wording import percent
 
 BINS = 20
 CLEAR = 0.9
@@ -114,7 +115,7 @@ def draw(numbers: Numbers) -> Drawing:
     return Drawing(
         figure,
         alt="Histogram of the share of v_a: one narrow peak at a half for still keys; two peaks at 0 and 1 when the "
-        f"length varies, with {one_value:.0%} of the samples beyond 0.9 or below 0.1.",
+        f"length varies, with {percent(one_value)} of the samples beyond 0.9 or below 0.1.",
         caption="The same query: an average of two values, or a toss between them",
     )
 
@@ -125,9 +126,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     return [
         ("spread of the share, Σ = αI", short(still["deviation"])),
         ("spread of the share, varying length", short(stretched["deviation"])),
-        ("samples that are nearly v_a alone", f"{stretched['only_a']:.1%}"),
-        ("samples that are nearly v_b alone", f"{stretched['only_b']:.1%}"),
-        ("either, predicted", f"{stretched['one_value_predicted']:.1%}"),
+        ("samples that are nearly v_a alone", percent(stretched["only_a"])),
+        ("samples that are nearly v_b alone", percent(stretched["only_b"])),
+        ("either, predicted", percent(stretched["one_value_predicted"])),
     ]
 
 
