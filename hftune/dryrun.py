@@ -5,18 +5,22 @@ Nothing is trained and nothing stays on disk. Called by ``hftune.cli.train``.
 
 from __future__ import annotations
 
+import itertools
+import resource
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import psutil
 import torch
 
+from hftune import hub
 from hftune.config.recipe import Recipe
 from hftune.pipeline import Job, assemble
-from hftune.runs.directory import RunDir
+from hftune.runs.directory import RunDir, in_use
 from hftune.training.progress import Listener, Silent
 
 TIMED_STEPS = 3
@@ -45,20 +49,27 @@ class Estimate:
         return asdict(self)
 
 
-def dry_run(recipe: Recipe, listener: Listener | None = None) -> Estimate:
+def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | None = None) -> Estimate:
     """Try a recipe out without training it.
 
     Raises:
         HftuneError: Whatever a real run would have raised before training.
     """
+    if output is not None and in_use(output):
+        RunDir.create(output)  # says what is in the way
+    if recipe.hub.push_to:
+        hub.check_access(recipe.hub)
     with tempfile.TemporaryDirectory() as folder:
-        job = assemble(recipe, RunDir(Path(folder)), listener or Silent())
-        trainer = job.trainer
+        job = assemble(recipe, RunDir(Path(folder)), listener or Silent(), ahead=False)
+        trainer, train = job.trainer, recipe.train
         loader = trainer.get_train_dataloader()
-        per_epoch = max(1, len(loader) // recipe.train.accumulation)
-        updates = recipe.train.max_steps or max(1, round(per_epoch * (recipe.train.epochs or 1)))
-        loss, seconds = _time_batches(job, loader)
-    per_update = seconds * recipe.train.accumulation
+        per_epoch = max(1, len(loader) // train.accumulation)
+        updates = train.max_steps or max(1, round(per_epoch * (train.epochs or 1)))
+        loss, per_token = _time_batches(job, loader)
+    per_update = per_token * fmean(job.inputs.train_lengths) * train.batch_size * train.accumulation
+    evaluations = max(1, updates // (train.eval_steps or per_epoch))
+    # A forward pass alone is about a third of one with its backward pass.
+    seconds = updates * per_update + evaluations * per_token / 3 * sum(job.inputs.dev_lengths)
     return Estimate(
         task=recipe.task.kind,
         data=job.facts.source,
@@ -71,25 +82,26 @@ def dry_run(recipe: Recipe, listener: Listener | None = None) -> Estimate:
         updates=updates,
         loss_of_first_batch=round(loss, 4),
         seconds_per_update=round(per_update, 4),
-        estimated_minutes=round(updates * per_update / 60, 2),
+        estimated_minutes=round(seconds / 60, 2),
         estimated_memory_gb=round(_memory_gb(job), 2),
     )
 
 
 def _time_batches(job: Job, loader: Any) -> tuple[float, float]:
-    """Loss of the first batch, and seconds of the quickest of a few: the first one pays for warming up."""
-    model, losses, seconds = job.trainer.model, [], []
-    model.train()
-    for number, batch in enumerate(loader):
-        if number == TIMED_STEPS:
-            break
+    """Loss of the first batch, and seconds a token with its padding; the first batch, which warms up, is not timed."""
+    trainer, losses, seconds, tokens = job.trainer, [], 0.0, 0
+    trainer.model.train()
+    for number, batch in enumerate(itertools.islice(itertools.cycle(loader), TIMED_STEPS + 1)):
         began = time.perf_counter()
-        loss = job.trainer.compute_loss(model, job.trainer._prepare_inputs(batch))
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))
         loss.backward()
         losses.append(float(loss))
-        seconds.append(time.perf_counter() - began)
-    model.zero_grad()
-    return losses[0], min(seconds)
+        if number:
+            seconds += time.perf_counter() - began
+            tokens += batch["input_ids"].numel()
+    trainer.model.zero_grad()
+    return losses[0], seconds / tokens
 
 
 def _memory_gb(job: Job) -> float:
@@ -97,4 +109,5 @@ def _memory_gb(job: Job) -> float:
     moments = 8 * job.applied.parameters.trainable
     if job.trainer.args.device.type == "cuda":
         return float(torch.cuda.max_memory_allocated() + moments) / 2**30
-    return float(psutil.Process().memory_info().rss + moments) / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return float(peak + moments) / 2**30

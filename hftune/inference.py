@@ -96,6 +96,12 @@ def stream(classifier: Classifier, rows: Iterable[dict[str, str]], *, batch_size
     remaining = iter(rows)
     while chunk := list(islice(remaining, CHUNK)):
         has_pair = "text_pair" in chunk[0]
+        odd = next((row for row in chunk if ("text_pair" in row) != has_pair), None)
+        if odd is not None:
+            raise HftuneError(
+                f"some rows have a second text and some have none, such as {odd['text'][:60]!r}",
+                hint="give text_pair in every row or in none",
+            )
         logits = classifier.logits(
             [row["text"] for row in chunk],
             [row["text_pair"] for row in chunk] if has_pair else None,
@@ -108,7 +114,7 @@ def stream(classifier: Classifier, rows: Iterable[dict[str, str]], *, batch_size
 def evaluate(
     model: str | Path,
     data: LabelledData | None = None,
-    split: str = "test",
+    split: str | None = None,
     *,
     batch_size: int = 64,
     settings: ModelSection | None = None,
@@ -120,7 +126,7 @@ def evaluate(
     Args:
         model: A run directory, a folder, or a Hub id.
         data: What to score on; the run's own data where not given.
-        split: train, dev or test; for a single file, all its rows.
+        split: train, dev or test, or all for the rows of a single file; test where not given, and all for a file.
         batch_size: Rows in one forward pass.
         settings: Revision, and what may be trusted.
         metrics: Further metrics beside the built-in ones.
@@ -131,8 +137,10 @@ def evaluate(
     classifier = Classifier.load(str(model), section=settings)
     listener.stage("loading data")
     if data is not None:
-        rows = datasets.load_split(data, split, classifier.labels)
+        split, rows = datasets.load_split(data, split, classifier.labels)
+        _warn_of_overlap(Path(model), rows["text"], split, listener)
     else:
+        split = split or "test"
         data = _own_data(Path(model))
         rows = _own_split(data, split)
     if not is_labelled(rows):
@@ -152,6 +160,16 @@ def evaluate(
         collapsed=collapsed(logits.argmax(axis=1), gold, classifier.labels),
         predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
     )
+
+
+def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Listener) -> None:
+    """Rows that the run was trained on are no test of it."""
+    if split == "train" or not is_run(model):
+        return
+    trained = set(datasets.load(RunDir.open(model).read_recipe().data).train["text"])
+    seen = sum(text in trained for text in texts)
+    if seen:
+        listener.warn(f"{seen:,} of these {len(texts):,} texts are among the rows that the run was trained on")
 
 
 def _own_data(model: Path) -> LabelledData:

@@ -6,25 +6,24 @@ Called by ``hftune.cli`` and by Python users (``from hftune import train``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
-from hftune.errors import HftuneError, RunFailed
-from hftune.files import disk_is_full
-from hftune.runs.directory import RunDir, is_run
+from hftune.errors import HftuneError
+from hftune.opening import opened, refuse_other_recipe
+from hftune.runs.directory import RunDir, in_use, is_run
 from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import seed_path, write_group
-from hftune.runs.naming import default_path
+from hftune.runs.naming import default_path, free_name
 from hftune.runs.report import write_report
 from hftune.tasks import TASKS
 from hftune.tasks.features import precompute
 from hftune.tasks.task import DataFacts, Evaluation, Task
-from hftune.training.launch import agreed, is_main_process, seed_everything, wait_for_everyone
+from hftune.training.launch import agreed, is_main_process, seed_everything
 from hftune.training.progress import Listener, Silent
 from hftune.verify import verify
 
@@ -47,6 +46,7 @@ class Job:
     data: Any
     facts: DataFacts
     tokenizer: Any
+    inputs: training.TrainingInputs
     applied: methods.Applied
     trainer: training.HftuneTrainer
     ahead_seconds: float
@@ -79,7 +79,7 @@ def train(
     if resume and is_run(path) and RunDir.open(path).complete:
         listener.note(f"{path} is complete already")
         run = RunDir.open(path)
-        _refuse_other_recipe(run, recipe)
+        refuse_other_recipe(run, recipe)
         if is_main_process():
             if not run.report.is_file():
                 write_pages(run)  # it was stopped between its scores and its pages
@@ -87,6 +87,7 @@ def train(
                 hub.push(run, recipe.hub, listener)
         return RunResult(run, run.read_metrics())
 
+    listener.note(f"run directory: {path}")
     with opened(path, recipe, resume) as run:
         if recipe.hub.push_to and is_main_process():
             hub.check_access(recipe.hub)  # a name that is not yours is better known before training than after
@@ -110,7 +111,7 @@ def train(
         baselines = job.task.baselines(job.data, list(evaluation.splits))
 
         listener.stage("verifying the saved model in a fresh process")
-        verify(run.model, recipe.task.kind, probe, expected)
+        verify(run.model, recipe.task.kind, probe, expected, trust_remote_code=recipe.model.trust_remote_code)
 
         metrics = {
             "task": recipe.task.kind,
@@ -149,16 +150,28 @@ def train_seeds(
             hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
+    if is_main_process() and in_use(group) and (is_run(group) or not resume):
+        raise HftuneError(
+            f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
+            hint=f"take a free name: --output {free_name(group)}; a group that was begun goes on with --resume",
+        )
     results = []
     for number, seed in enumerate(seeds, start=1):
         listener.note(f"seed {seed} ({number} of {len(seeds)})")
         seeded = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
         results.append(train(seeded, seed_path(group, seed), resume=resume, listener=listener))
-    return group, write_group(group), results
+    return group, write_group(group) if is_main_process() else {}, results
 
 
-def assemble(recipe: Recipe, run: RunDir, listener: Listener) -> Job:
-    """Load and check everything a run needs. All that can be wrong with a request comes out here."""
+def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = True) -> Job:
+    """Load and check everything a run needs. All that can be wrong with a request comes out here.
+
+    Args:
+        recipe: What to do.
+        run: Where it will lie.
+        listener: Who watches.
+        ahead: Run a frozen part over all rows now, where the method has one; a dry run does not.
+    """
     seed_everything(recipe.train.seed)
     task: Task[Any] = TASKS[recipe.task.kind](recipe)
 
@@ -173,47 +186,31 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener) -> Job:
     listener.stage("loading model")
     loaded = task.build_model(data, tokenizer)
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
-    inputs, ahead_seconds = precompute(
-        inputs, applied, device=recipe.train.device, batch_size=recipe.train.eval_batch_size, listener=listener
-    )
+    ahead_seconds = 0.0
+    if ahead:
+        inputs, ahead_seconds = precompute(
+            inputs, applied, device=recipe.train.device, batch_size=recipe.train.eval_batch_size, listener=listener
+        )
     trainer = training.build(
         recipe.train,
         inputs,
-        model=applied.trained,
+        model=applied.trained if ahead else applied.model,
         tokenizer=tokenizer,
         checkpoints=run.checkpoints,
         history=run.history,
         listener=listener,
-        must_match={"data": dict(facts.fingerprints), "parameters": applied.parameters.as_dict()},
+        must_match={
+            "data": dict(facts.fingerprints),
+            "tokens": inputs.tokens,
+            "parameters": applied.parameters.as_dict(),
+        },
     )
-    return Job(task, data, facts, tokenizer, applied, trainer, round(ahead_seconds, 3))
-
-
-@contextmanager
-def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
-    """The run directory, held by this process alone; gone again when nothing was worth keeping."""
-    if not is_main_process():
-        wait_for_everyone()  # until the main process has made it
-        yield RunDir(path)
-        return
-    if resume and is_run(path):
-        run = RunDir.open(path)
-        _refuse_other_recipe(run, recipe)
-    else:
-        run = RunDir.create(path)
-    try:
-        with run.locked():
-            wait_for_everyone()
-            yield run
-    except Exception as error:
-        if not disk_is_full(error):
-            raise
-        raise RunFailed(
-            f"the disk is full: {run.path} could not be finished; its checkpoints are intact",
-            hint=f"free some space, then go on with --output {run.path} --resume",
-        ) from error
-    finally:
-        run.discard_if_not_begun()
+    if trainer.sharded:
+        raise HftuneError(
+            "this launch shards the weights (FSDP or DeepSpeed), which hftune can't save and verify yet",
+            hint="launch with distributed_type MULTI_GPU: accelerate launch --multi_gpu --num_processes N -m hftune …",
+        )
+    return Job(task, data, facts, tokenizer, inputs, applied, trainer, round(ahead_seconds, 3))
 
 
 def keep(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluation, listener: Listener) -> None:
@@ -231,22 +228,6 @@ def write_pages(run: RunDir) -> None:
     """The model card and the report, both made of what the run directory holds."""
     hub.write_card(run)
     write_report(run)
-
-
-def _refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
-    """A run goes on with the recipe it began with; where it is published may change."""
-    before, now = run.read_recipe().model_dump(exclude={"hub"}), recipe.model_dump(exclude={"hub"})
-    changed = [
-        f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
-        for section, values in now.items()
-        for key, value in values.items()
-        if before[section].get(key) != value
-    ]
-    if changed:
-        raise HftuneError(
-            f"{run.path} was begun with another recipe; changed: {'; '.join(changed)}",
-            hint=f"leave those out to go on (--output {run.path} --resume), or begin anew with another --output",
-        )
 
 
 def rescore(run: RunDir, splits: Sequence[str], listener: Listener | None = None) -> RunResult:

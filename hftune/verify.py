@@ -23,22 +23,33 @@ TOLERANCE = 1e-4
 """Largest difference of any output, relative to its size: another batch shape may round differently, no more."""
 
 
-def verify(folder: Path, task: str, probe: list[dict[str, Any]], expected: Any) -> None:
+def verify(
+    folder: Path, task: str, probe: list[dict[str, Any]], expected: Any, *, trust_remote_code: bool = False
+) -> None:
     """Compare the saved artefact's answers, from a fresh process, with those of the model in memory.
 
     Raises:
         RunFailed: It does not load, or says something else.
     """
-    compare(folder, fresh_outputs([folder], task, probe)[0], expected)
+    compare(folder, fresh_outputs([folder], task, probe, trust_remote_code=trust_remote_code)[0], expected)
 
 
-def fresh_outputs(folders: Sequence[Path], task: str, probe: list[dict[str, Any]]) -> list[Any]:
+def fresh_outputs(
+    folders: Sequence[Path], task: str, probe: list[dict[str, Any]], *, trust_remote_code: bool = False
+) -> list[Any]:
     """What each model folder says of the probe rows when a fresh process loads it.
 
     Raises:
         RunFailed: One does not load.
     """
-    request = json.dumps({"folders": [str(folder.resolve()) for folder in folders], "task": task, "probe": probe})
+    request = json.dumps(
+        {
+            "folders": [str(folder.resolve()) for folder in folders],
+            "task": task,
+            "probe": probe,
+            "trust_remote_code": trust_remote_code,
+        }
+    )
     command, environment = fresh_process("hftune.verify")
     outcome = subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
     if outcome.returncode != 0:
@@ -80,7 +91,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     from hftune.tasks import TASKS
 
     task = TASKS[request["task"]]
-    return {"outputs": [task.reload_outputs(Path(folder), request["probe"]) for folder in request["folders"]]}
+    trusted = request["trust_remote_code"]
+    return {"outputs": [task.reload_outputs(Path(folder), request["probe"], trusted) for folder in request["folders"]]}
 
 
 def _failed(folder: Path, what: str) -> RunFailed:

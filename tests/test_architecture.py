@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"config"},
     {"data", "models", "methods", "training", "evaluation", "runs"},
     {"tasks"},
-    {"pipeline", "inference", "verify", "hub", "studies", "lab", "dryrun", "doctor", "quiet"},
+    {"pipeline", "inference", "verify", "hub", "studies", "lab", "dryrun", "doctor", "quiet", "opening"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -16,7 +16,10 @@ from hftune.cli.outcome import score_table
 from hftune.cli.terminal import note, out, say, show_json
 from hftune.errors import HftuneError
 
-Split = Annotated[str, typer.Option("--split", metavar="NAME", help="train, dev or test.")]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", metavar="NAME", help="train, dev or test; all for the rows of a single file."),
+]
 Predictions = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write every prediction here, as jsonl.")
 ]
@@ -28,7 +31,7 @@ Metric = Annotated[
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, a model folder, or a Hub id.")],
     data: options.Data = None,
-    split: Split = "test",
+    split: Split = None,
     text_column: options.TextColumn = None,
     pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
@@ -75,8 +78,8 @@ def evaluate(
     result: dict[str, Any] = {
         "model": run,
         "data": scored.source,
-        "splits": {split: scored.scores},
-        "baselines": {"majority": {split: scored.majority}},
+        "splits": {scored.split: scored.scores},
+        "baselines": {"majority": {scored.split: scored.majority}},
         "collapsed": scored.collapsed is not None,
     }
     if as_json:

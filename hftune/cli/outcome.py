@@ -52,6 +52,8 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
 
 def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunResult], as_json: bool) -> None:
     """Mean ± std over the seeds."""
+    if not summary:
+        return  # not the process that writes
     if as_json:
         show_json({"group": str(group), **summary})
         return

@@ -67,6 +67,8 @@ def predict(
         raise HftuneError("there is nothing to label", hint="add texts in quotes, --file FILE, or pipe text in")
     if output is not None and output.exists():
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
+    if file is not None and str(file) != "-" and not file.is_file():
+        raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
     rows = _rows(texts, pairs, file)
 
     from hftune.config.model import ModelSection
@@ -81,18 +83,7 @@ def predict(
     classifier = Classifier.load(run, section=section)
     answers = stream(classifier, rows, batch_size=batch_size)
     if output is not None:
-        from hftune.files import write_jsonl
-
-        count = 0
-
-        def counted() -> Iterator[dict[str, Any]]:
-            nonlocal count
-            for answer in answers:
-                count += 1
-                yield as_row(answer)
-
-        write_jsonl(output, counted())
-        note(f"{count} predictions in {output}")
+        note(f"{_write(output, answers)} predictions in {output}")
         return
     lines = as_json or not out().is_terminal
     for answer in answers:
@@ -100,6 +91,21 @@ def predict(
             sys.stdout.write(jsonlib.dumps(as_row(answer), ensure_ascii=True) + "\n")
         else:
             _show(answer)
+
+
+def _write(output: Path, answers: Iterator[Prediction]) -> int:
+    """Write line by line, so that memory does not grow; the file appears when it is whole."""
+    staged = output.with_name(f".{output.name}.part")
+    count = 0
+    try:
+        with staged.open("w", encoding="utf-8") as file:
+            for answer in answers:
+                file.write(jsonlib.dumps(as_row(answer), ensure_ascii=False) + "\n")
+                count += 1
+        staged.replace(output)
+    finally:
+        staged.unlink(missing_ok=True)
+    return count
 
 
 def as_row(answer: Prediction) -> dict[str, Any]:

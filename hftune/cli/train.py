@@ -44,16 +44,16 @@ def run_training(
     quiet_libraries()
     with Watcher() as listener:
         if dry_run:
-            estimate = try_out(recipe, listener=listener)
+            estimate = try_out(recipe, output, listener)
             print_dry_run(estimate, as_json)
         elif chosen:
             group, summary, results = train_seeds(recipe, chosen, output, resume=resume, listener=listener)
             print_group(group, summary, results, as_json)
         else:
             result = train(recipe, output, resume=resume, listener=listener)
-            if as_json:
+            if as_json and result.metrics:
                 show_json({"run": str(result.run.path), **result.metrics})
-            else:
+            elif not as_json:
                 print_run(result)
 
 

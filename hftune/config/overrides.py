@@ -86,6 +86,23 @@ def merge(document: Mapping[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict
             merged[section] = changes
             continue
         merged[section] = _onto(_of_the_same_kind(section, below, changes), changes, section, pairs)
+    return _without_anothers_rate(document, given, merged)
+
+
+def _without_anothers_rate(
+    document: Mapping[str, Any], given: Mapping[str, Any], merged: dict[str, Any]
+) -> dict[str, Any]:
+    """A learning rate that the file gives for one method says nothing about another: each has its own default."""
+    method, train = given.get("method"), document.get("train")
+    if not isinstance(method, Mapping) or "kind" not in method or not isinstance(train, Mapping):
+        return merged
+    below = document.get("method")
+    stated = below.get("kind") if isinstance(below, Mapping) else None
+    changed = method["kind"] != (stated or default_kind("method"))
+    asked = isinstance(given.get("train"), Mapping) and "learning_rate" in given["train"]
+    if changed and not asked and "learning_rate" in train and isinstance(merged.get("train"), dict):
+        logger.info("method.kind is now %s: the recipe's learning rate is left out", method["kind"])
+        merged["train"] = {key: value for key, value in merged["train"].items() if key != "learning_rate"}
     return merged
 
 

@@ -35,6 +35,18 @@ class Recipe(Section):
     """Where the result is published."""
 
     @model_validator(mode="after")
+    def _refuse_what_would_be_ignored(self) -> Recipe:
+        """A setting that has no effect beside the others is a mistake of whoever wrote it."""
+        fresh, model = self.model.from_scratch, self.model
+        if not fresh and model.vocab_size != ModelSection.model_fields["vocab_size"].default:
+            raise ValueError("model.vocab_size is for scratch models; a pretrained one has its vocabulary")
+        if fresh and model.revision is not None:
+            raise ValueError("model.revision is for models of the Hub; a scratch model has none")
+        if self.hub.push_to is None and (self.hub.private or self.hub.revision is not None):
+            raise ValueError("hub.private and hub.revision do nothing without hub.push_to")
+        return self
+
+    @model_validator(mode="after")
     def _fill_what_depends_on_other_sections(self) -> Recipe:
         """Learning rate and epochs depend on method and model; a resolved recipe states them as numbers."""
         fresh = self.model.from_scratch

@@ -85,13 +85,16 @@ def load(section: LabelledData) -> Splits:
     )
 
 
-def load_split(section: LabelledData, split: str, labels: Sequence[str]) -> Dataset:
+def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) -> tuple[str, Dataset]:
     """One split as it lies there, for scoring a model that knows these labels. Nothing is cut or made.
 
     Args:
         section: where the rows come from.
-        split: train, dev or test; a dataset of one file is that file, whatever it is called.
+        split: train, dev or test; all for a dataset of one part; test or else all where None.
         labels: the model's label names, in its order.
+
+    Returns:
+        The name of the split, and its rows.
 
     Raises:
         HftuneError: the rows can't be found or read, or have a label that the model does not know.
@@ -99,11 +102,12 @@ def load_split(section: LabelledData, split: str, labels: Sequence[str]) -> Data
     if section.name in DATASETS:
         section = DATASETS[section.name].columns(section)
     tables, _ = _tables(section)
-    if len(tables) > 1 and split not in tables:
-        raise HftuneError(
-            f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {', '.join(tables)}"
-        )
-    table = tables.get(split) or next(iter(tables.values()))
+    single = len(tables) == 1
+    split = split or ("all" if single else "test")
+    if split not in tables and not (single and split == "all"):
+        choices = "all" if single else ", ".join(tables)
+        raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
+    table = next(iter(tables.values())) if split == "all" else tables[split]
     rows = maybe_labelled_rows(table, find_roles(table, section))
     strange = sorted(set(rows.labels or []) - set(labels))
     if strange:
@@ -112,7 +116,7 @@ def load_split(section: LabelledData, split: str, labels: Sequence[str]) -> Data
             f"({', '.join(labels)})",
             hint="score it on data with the labels it was trained on, or name another --label-column",
         )
-    return as_dataset(rows, labels, fingerprint(rows, labels))
+    return split, as_dataset(rows, labels, fingerprint(rows, labels))
 
 
 def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hftune.config.recipe import Recipe
+from hftune.config.task import LOWER_IS_BETTER
 from hftune.hub.markdown import inline
-from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, duration, number, score_name
+from hftune.runs.wording import baseline_name, duration, number, score_name
 
 MOST_LABELS = 60
 

@@ -40,9 +40,10 @@ def prove(run: RunDir, files: dict[str, Path], repo: str, commit: str, token: st
         rows = probe_rows(run)
         if not rows:
             return False
-        task = run.read_recipe().task.kind
+        recipe = run.read_recipe()
+        trusted = recipe.model.trust_remote_code
         try:
-            got, expected = fresh_outputs([fetched, run.model], task, rows)
+            got, expected = fresh_outputs([fetched, run.model], recipe.task.kind, rows, trust_remote_code=trusted)
             compare(fetched, got, expected)
         except RunFailed as error:
             raise _differs(f"the model on the Hub ({repo}, commit {commit[:10]})", error.message) from error

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,17 @@ class Classifier:
     labels: tuple[str, ...]
     max_length: int
     truncate: str
+    reads_pairs: bool | None = None
+    """Whether it was trained on pairs of texts; None for a model that is not ours, which does not say."""
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[dict[str, list[int]]]:
         """Token ids of each row, not padded: exactly what the model was trained on."""
+        if self.reads_pairs is not None and self.reads_pairs != (pairs is not None):
+            wanted, got = ("pairs of texts", "single texts") if self.reads_pairs else ("single texts", "pairs of texts")
+            raise HftuneError(
+                f"the model was trained on {wanted}, got {got}",
+                hint="give a second text for each text" if self.reads_pairs else "leave the second texts out",
+            )
         return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncate=self.truncate)
 
     def logits(
@@ -59,7 +68,7 @@ class Classifier:
         result = np.empty((len(rows), len(self.labels)), dtype=np.float32)
         device, was_training = self.model.device, self.model.training
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), _full_precision():
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
                 batch = self.tokenizer.pad([rows[index] for index in chosen], return_tensors="pt").to(device)
@@ -89,6 +98,7 @@ class Classifier:
                 "labels": list(self.labels),
                 "max_length": self.max_length,
                 "truncate": self.truncate,
+                "pairs": self.reads_pairs,
                 **facts,
             },
         )
@@ -119,7 +129,19 @@ class Classifier:
             labels=names,
             max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
             truncate=facts.get("truncate", "longest"),
+            reads_pairs=facts.get("pairs"),
         )
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """TF32, which training may have switched on, would make answers differ between two processes."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:

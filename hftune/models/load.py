@@ -79,6 +79,7 @@ def load_sequence_classifier(
     A head that the checkpoint brings is kept only when its label names are the same ones.
     """
     config = load_config(section, tokenizer)
+    brought = tuple(config.id2label.values())
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
     if section.from_scratch:
@@ -103,7 +104,16 @@ def load_sequence_classifier(
             f"{model.get_input_embeddings().num_embeddings}",
             hint="use the tokenizer that belongs to the model: leave model.tokenizer out",
         )
+    head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
     fresh = _modules_of(info["missing_keys"], info["mismatched_keys"])
+    strange = [entry[0] for entry in info["mismatched_keys"] if entry[0].split(".")[0] not in head]
+    if strange:
+        raise HftuneError(
+            f"the weights of {section.name} do not fit its configuration: {strange[0]} has another shape",
+            hint="the checkpoint is damaged, or its config.json was changed",
+        )
+    if not any(name.split(".")[0] in head for name in fresh) and brought != tuple(labels):
+        fresh += _reset(model, head)
     if fresh:
         logger.info("newly initialised: %s", ", ".join(fresh))
     return LoadedModel(model, fresh)
@@ -113,6 +123,18 @@ def _modules_of(missing: Iterable[str], mismatched: Iterable[tuple[str, ...]]) -
     """Parameter names to module names, each once: classifier.weight and classifier.bias are one module."""
     names = [*missing, *(entry[0] for entry in mismatched)]
     return tuple(sorted({name.rpartition(".")[0] for name in names}))
+
+
+def _reset(model: PreTrainedModel, head: Sequence[str]) -> tuple[str, ...]:
+    """Draw the head anew: one that was trained for other labels would start from answers that mean something else."""
+    names = []
+    for name, module in model.named_modules():
+        if name.split(".")[0] in head and any(True for _ in module.parameters(recurse=False)):
+            for parameter in module.parameters(recurse=False):
+                parameter._is_hf_initialized = False  # transformers leaves what it loaded alone
+            model._init_weights(module)
+            names.append(name)
+    return tuple(names)
 
 
 def _set_dropout(config: PreTrainedConfig, rate: float) -> None:

@@ -45,6 +45,7 @@ def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:
         raise HftuneError("a group needs at least one finished run, got none", hint="train with --seeds 1,2,3")
     metrics = [run.read_metrics() for run in runs]
     _demand_same_data(runs, metrics)
+    _demand_same_recipe(runs)
     first = metrics[0]
     return {
         "task": first["task"],
@@ -93,4 +94,17 @@ def _demand_same_data(runs: Sequence[RunDir], metrics: Sequence[Mapping[str, Any
             raise HftuneError(
                 f"{runs[0].path} and {run.path} were made on different data: {', '.join(differing)} differs",
                 hint="a mean over seeds needs the same rows: keep data and data.split_seed the same",
+            )
+
+
+def _demand_same_recipe(runs: Sequence[RunDir]) -> None:
+    def but_for_the_seed(run: RunDir) -> str:
+        recipe = run.read_recipe()
+        return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": 0})}).model_dump_json()
+
+    for run in runs[1:]:
+        if but_for_the_seed(run) != but_for_the_seed(runs[0]):
+            raise HftuneError(
+                f"{runs[0].path} and {run.path} were made with different recipes",
+                hint="a mean over seeds needs one recipe; compare different ones with `hftune compare`",
             )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hftune.config.task import LOWER_IS_BETTER
 from hftune.files import write_text
 from hftune.runs.directory import RunDir
 from hftune.runs.facts import RunFacts
 from hftune.runs.figures import save
 from hftune.runs.page import Banner, Section, render
 from hftune.runs.sections import SECTIONS
-from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, number
+from hftune.runs.wording import baseline_name, number
 
 
 def write_report(run: RunDir, output: Path | None = None) -> Path:

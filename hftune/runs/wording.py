@@ -21,7 +21,6 @@ BASELINE_NAMES = {
     "constant": "constant answer",
     "uniform": "uniform guess",
 }
-LOWER_IS_BETTER = frozenset({"loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte"})
 # What could steer a reader's eye or screen reader: control characters, direction overrides, invisible marks. The two
 # joiners stay, which emoji and some scripts need.
 _STEERING = (

@@ -14,18 +14,25 @@ class NewRows:
         """The file need not be there yet."""
         self._path = path
         self._offset = 0
+        self._told = (-1, False)
         self._evaluations = 0
 
     def read(self) -> list[dict[str, Any]]:
         """The rows that were finished since the last call."""
-        if not self._path.is_file() or self._path.stat().st_size <= self._offset:
+        size = self._path.stat().st_size if self._path.is_file() else 0
+        if size < self._offset:
+            self._offset = 0  # a resumed run cut its history back to its checkpoint; what was told is passed over
+        if size == self._offset:
             return []
         with self._path.open("rb") as file:
             file.seek(self._offset)
             written = file.read()
         whole = written[: written.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        rows = [json.loads(line) for line in whole.splitlines()]
+        new = [row for row in rows if (row["step"], "split" in row) > self._told]
+        self._told = max([self._told, *((row["step"], "split" in row) for row in new)])
+        return new
 
     def evaluations(self, rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
         """The dev scores among rows, numbered from 1 in the order in which the run made them.

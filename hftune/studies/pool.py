@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,8 +115,9 @@ class Worker:
 
 def local_crew(logs: Path, jobs: int) -> list[Hand]:
     """Workers on this machine: the CPU's threads are shared out among them, and its GPUs where there are several."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
+    from hftune.training.launch import threads_for  # brings torch along, which --help must not
+
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_for(jobs))}
     gpus = _gpus() if jobs > 1 else []
     return [
         Worker(

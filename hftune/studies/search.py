@@ -53,7 +53,7 @@ class Search:
         self._study = optuna.create_study(
             storage=_journal(foreman.study.path / JOURNAL),
             study_name="study",
-            direction="maximize" if task.select_mode == "max" else "minimize",
+            direction="maximize" if task.greater_is_better else "minimize",
             pruner=optuna.pruners.MedianPruner(),
             load_if_exists=True,
         )

@@ -37,7 +37,7 @@ def select(study: StudyDir) -> Selection:
         reason = f"; the first failed because: {failures[0]['reason']}" if failures else ""
         raise RunFailed(f"{study.path} has no complete run{reason}", hint="mend that, and start the study again")
     task = found[0][1][0].read_recipe().task
-    sign = 1.0 if task.select_mode == "max" else -1.0
+    sign = 1.0 if task.greater_is_better else -1.0
     means = [fmean(dev_score(run, task.select_by) for run in runs) for _, runs in found]
     best = max(range(len(found)), key=lambda place: (len(found[place][1]) == wanted, sign * means[place]))
     return Selection(found[best][0], task.select_by, means[best], len(found[best][1]))

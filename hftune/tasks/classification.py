@@ -11,6 +11,7 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedMode
 
 from hftune import data as datasets
 from hftune import methods
+from hftune.config.model import ModelSection
 from hftune.config.recipe import Recipe
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
@@ -70,8 +71,9 @@ class Classification:
                 weights=class_weights(section.class_weights, data.labels, data.train["label"]),
                 label_smoothing=section.label_smoothing,
             ),
+            tokens=train.fingerprint,
             select_by=section.select_by,
-            greater_is_better=section.select_mode == "max",
+            greater_is_better=section.greater_is_better,
         )
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -102,17 +104,18 @@ class Classification:
     ) -> dict[str, Any]:
         """Logits and label names on the probe rows."""
         names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
-        return _probe_outputs(self._classifier(model, tokenizer, names), rows)
+        return _probe_outputs(self._classifier(model, tokenizer, names, "text_pair" in rows[0]), rows)
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
         """The same from the saved folder, which knows its own labels and lengths."""
-        return _probe_outputs(Classifier.load(str(folder)), rows)
+        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+        return _probe_outputs(Classifier.load(str(folder), section=section), rows)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
         """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""
         recipe = self.recipe
-        self._classifier(model, tokenizer, data.labels).save(
+        self._classifier(model, tokenizer, data.labels, data.is_pair).save(
             folder,
             base=recipe.model,
             base_model=public_name(recipe.model.name),
@@ -122,7 +125,8 @@ class Classification:
 
     def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
         """Score the saved classifier on each split that has labels, and list what it says of every row."""
-        classifier = Classifier.load(str(folder))
+        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
+        classifier = Classifier.load(str(folder), section=section)
         scores: dict[str, dict[str, Any]] = {}
         predictions, logits = {}, {}
         for name in splits:
@@ -155,10 +159,11 @@ class Classification:
                 hint="leave data.truncate out, or name the second text with --pair-column",
             )
         scores = self._metrics(data.labels)(_untrained_guess(data))
-        if section.select_by not in scores:
+        choices = {*scores, "loss"}
+        if section.select_by not in choices:
             raise HftuneError(
                 f"task.select_by is {section.select_by!r}, which is not among the dev scores",
-                hint=f"use one of: {', '.join(sorted(scores))}",
+                hint=f"use one of: {', '.join(sorted(choices))}",
             )
 
     def _metrics(self, labels: tuple[str, ...]) -> Any:
@@ -179,10 +184,10 @@ class Classification:
         return TokenisedRows(encoded, rows["label"])
 
     def _classifier(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], pairs: bool
     ) -> Classifier:
         section = self.recipe.data
-        return Classifier(model, tokenizer, labels, section.max_length, section.truncate)
+        return Classifier(model, tokenizer, labels, section.max_length, section.truncate, pairs)
 
 
 def prediction_rows(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +24,14 @@ class TokenisedRows(Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {**self._encoded[index], "labels": self._labels[index]}
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all token ids, in order."""
+        digest = hashlib.sha256()
+        for row in self._encoded:
+            digest.update(array("q", [len(row["input_ids"]), *row["input_ids"]]).tobytes())
+        return digest.hexdigest()
 
     @property
     def lengths(self) -> list[int]:

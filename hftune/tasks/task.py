@@ -76,7 +76,7 @@ class Task(Protocol[Data]):
         """What the model in memory says of the probe rows: numbers and names that JSON can carry."""
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]]) -> Any:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> Any:
         """The same from the saved artefact; called in a fresh process."""
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Data, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from hftune.training.assembly import build
 from hftune.training.fitting import Fitted, fit
+from hftune.training.inputs import TrainingInputs
 from hftune.training.trainer import HftuneTrainer
 
-__all__ = ["Fitted", "HftuneTrainer", "build", "fit"]
+__all__ = ["Fitted", "HftuneTrainer", "TrainingInputs", "build", "fit"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainingArguments
 from transformers import logging as transformers_logging
@@ -21,6 +19,7 @@ from hftune.training.arguments import make_arguments
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.inputs import TrainingInputs
+from hftune.training.launch import threads_for
 from hftune.training.progress import Listener, Silent
 from hftune.training.sampler import RankBatches
 from hftune.training.trainer import HftuneTrainer
@@ -115,19 +114,16 @@ def _checkpoints(
         "processes": arguments.world_size,
         "seed": section.seed,
         "rows": rows,
+        "precision": "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32",
         "frozen_weights": weights.frozen_fingerprint(model),
     }
     return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, {**settings, **must_match})
 
 
 def _use_all_cores(processes: int) -> None:
-    """One thread a real core that this process may use, shared among the processes; OMP_NUM_THREADS stays."""
-    if "OMP_NUM_THREADS" in os.environ:
-        return
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if sys.platform == "linux":
-        cores = min(cores, len(os.sched_getaffinity(0)))
-    torch.set_num_threads(max(1, cores // processes))
+    """Share the cores out among the processes; OMP_NUM_THREADS is the user's word and stays."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads_for(processes))
 
 
 def _quiet_libraries() -> None:

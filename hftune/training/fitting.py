@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, set_seed
 
 from hftune.errors import HftuneError, RunFailed
 from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
 from hftune.training.memory import out_of_memory
 from hftune.training.trainer import HftuneTrainer
+from hftune.training.utilisation import model_flops_utilisation
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,16 @@ class Fitted:
     metric: str
     best_step: int
     best_score: float
+    mfu: float | None = None
+    """Share of the device's measured peak that went into the model's arithmetic; None where it was not counted."""
 
-    def speed(self) -> dict[str, float]:
+    def speed(self) -> dict[str, float | None]:
         """As it stands in metrics.json."""
         return {
             "train_seconds": round(self.seconds, 3),
             "examples_per_second": round(self.examples_per_second, 3),
             "steps": self.steps,
+            "mfu": None if self.mfu is None else round(self.mfu, 4),
         }
 
     def selection(self) -> dict[str, Any]:
@@ -138,14 +143,18 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
     if not state.best_global_step:
         raise RunFailed(
             f"no evaluation gave a finite {trainer.args.metric_for_best_model}, so no checkpoint could be chosen",
-            hint="look at history.jsonl, or choose by another score: task.select_by=loss task.select_mode=min",
+            hint="look at history.jsonl, or choose by another score: task.select_by=loss",
         )
     batches = trainer.batches
     epochs, updates = divmod(state.global_step, batches.updates)
     examples = epochs * batches.rows + updates * batches.update_rows
+    working = max(clock.seconds - clock.aside, 1e-9)
+    half = trainer.args.bf16 or trainer.args.fp16
+    dtype = torch.float32 if not half else torch.bfloat16 if trainer.args.bf16 else torch.float16
     return Fitted(
         seconds=clock.seconds,
-        examples_per_second=examples / max(clock.seconds - clock.aside, 1e-9),
+        examples_per_second=examples / working,
+        mfu=model_flops_utilisation(float(state.total_flos), working, trainer.args.device, dtype),
         steps=state.global_step,
         metric=trainer.args.metric_for_best_model,
         best_step=state.best_global_step,

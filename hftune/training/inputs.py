@@ -27,6 +27,8 @@ class TrainingInputs:
     """Trainer's compute_loss_func: (outputs, labels, num_items_in_batch) → loss; None takes the model's own."""
     select_by: str
     greater_is_better: bool
+    tokens: str = ""
+    """A hash of the tokenised training rows: a tokenizer that has changed can't go on with an old run."""
     preprocess_logits: Callable[[Any, Any], Any] | None = None
     """Trainer's preprocess_logits_for_metrics: (outputs, labels) → what compute_metrics needs of them, no more."""
     keep_columns: bool = False

@@ -7,8 +7,10 @@ without touching torch.distributed.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TypeVar
 
+import psutil
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import set_seed
@@ -40,6 +42,14 @@ def agreed(value: Value) -> Value:
     values = [value]
     broadcast_object_list(values)
     return values[0]
+
+
+def threads_for(jobs: int) -> int:
+    """CPU threads of each of so many jobs that share this machine: one a real core that this process may use."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if sys.platform == "linux":
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    return max(1, cores // jobs)
 
 
 def seed_everything(seed: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hftune.config.task import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.figures import Reference
 from hftune.runs.page import Picture, Section
 from hftune.runs.plots import loss_curves, score_curve
-from hftune.runs.wording import LOWER_IS_BETTER, baseline_name, number, score_name
+from hftune.runs.wording import baseline_name, number, score_name
 
 MOST_ROWS = 40
 

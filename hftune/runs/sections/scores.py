@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hftune.config.task import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 from hftune.runs.shares import wilson
-from hftune.runs.wording import LOWER_IS_BETTER, baseline_name
+from hftune.runs.wording import baseline_name
 
 # Scores that are the share of rows answered rightly, for which an interval can be counted.
 SHARES = ("accuracy", "exact_match")

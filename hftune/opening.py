@@ -1,0 +1,69 @@
+"""Opening a run directory for one sitting: made or taken up again, held by one process, with every end explained.
+
+Used by ``hftune.pipeline``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError, Interrupted, RunFailed
+from hftune.files import disk_is_full
+from hftune.runs.directory import RunDir, is_run
+from hftune.training.launch import is_main_process, wait_for_everyone
+
+
+@contextmanager
+def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
+    """The run directory, held by this process alone; gone again when nothing was worth keeping."""
+    if not is_main_process():
+        wait_for_everyone()  # until the main process has made it
+        yield RunDir(path)
+        return
+    if resume and is_run(path):
+        run = RunDir.open(path)
+        refuse_other_recipe(run, recipe)
+    else:
+        run = RunDir.create(path)
+    try:
+        with run.locked():
+            wait_for_everyone()
+            yield run
+    except Interrupted as stop:
+        stop.hint = f"go on with --output {run.path} --resume"
+        raise
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            f"stopped; what was saved in {run.path} is kept",
+            hint=f"go on with --output {run.path} --resume",
+            signal_number=signal.SIGINT,
+        ) from stop
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        raise RunFailed(
+            f"the disk is full: {run.path} could not be finished; its checkpoints are intact",
+            hint=f"free some space, then go on with --output {run.path} --resume",
+        ) from error
+    finally:
+        run.discard_if_not_begun()
+
+
+def refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
+    """A run goes on with the recipe it began with; where it is published may change."""
+    before, now = run.read_recipe().model_dump(exclude={"hub"}), recipe.model_dump(exclude={"hub"})
+    changed = [
+        f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
+        for section, values in now.items()
+        for key, value in values.items()
+        if before[section].get(key) != value
+    ]
+    if changed:
+        raise HftuneError(
+            f"{run.path} was begun with another recipe; changed: {'; '.join(changed)}",
+            hint=f"leave those out to go on (--output {run.path} --resume), or begin anew with another --output",
+        )
