@@ -17,7 +17,7 @@ from hftune.errors import HftuneError
 from hftune.opening import opened, refuse_other_recipe
 from hftune.runs.directory import RunDir, in_use, is_run
 from hftune.runs.environment import describe as describe_environment
-from hftune.runs.group import seed_path, write_group
+from hftune.runs.group import seed_path, seed_runs, write_group
 from hftune.runs.naming import default_path, free_name
 from hftune.runs.report import write_report
 from hftune.tasks import TASKS
@@ -155,12 +155,17 @@ def train_seeds(
             f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
             hint=f"take a free name: --output {free_name(group)}; a group that was begun goes on with --resume",
         )
+    for run in seed_runs(group):
+        refuse_other_recipe(run, _seeded(recipe, run.read_recipe().train.seed))
     results = []
     for number, seed in enumerate(seeds, start=1):
         listener.note(f"seed {seed} ({number} of {len(seeds)})")
-        seeded = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
-        results.append(train(seeded, seed_path(group, seed), resume=resume, listener=listener))
+        results.append(train(_seeded(recipe, seed), seed_path(group, seed), resume=resume, listener=listener))
     return group, write_group(group) if is_main_process() else {}, results
+
+
+def _seeded(recipe: Recipe, seed: int) -> Recipe:
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
 
 
 def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = True) -> Job:

@@ -1,0 +1,126 @@
+"""Where a result could quietly mean something else than it says: foreign heads, training rows in a test, idle keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import QUICK, csv_folder, rows, write_csv
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+from hftune.config import load_recipe
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.inference import stream
+from hftune.models.classifier import Classifier
+from hftune.models.load import load_sequence_classifier
+from hftune.models.presets import PRESETS
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+
+def tiny_bert(folder: Path, labels: list[str]) -> BertForSequenceClassification:
+    config = BertConfig(
+        vocab_size=5,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        id2label=dict(enumerate(labels)),
+        label2id={label: index for index, label in enumerate(labels)},
+    )
+    model = BertForSequenceClassification(config)
+    with torch.no_grad():
+        model.classifier.bias += 3
+    model.save_pretrained(folder)
+    BertTokenizer().save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(("labels", "kept"), [(["bad", "good"], True), (["good", "bad"], False), (["a", "b"], False)])
+def test_a_head_is_kept_only_for_the_labels_it_was_trained_for(labels: list[str], kept: bool, tmp_path: Path) -> None:
+    saved = tiny_bert(tmp_path / "model", ["bad", "good"])
+    section = ModelSection(name=str(tmp_path / "model"))
+    torch.manual_seed(0)
+    loaded = load_sequence_classifier(section, BertTokenizer(), labels)
+    assert torch.equal(loaded.model.classifier.bias, saved.classifier.bias) is kept
+    assert ("classifier" in loaded.fresh_modules) is not kept
+    assert torch.equal(loaded.model.bert.pooler.dense.weight, saved.bert.pooler.dense.weight)
+    assert loaded.model.config.id2label == dict(enumerate(labels))
+
+
+def test_a_scratch_tokenizer_comes_out_the_same_every_time(tmp_path: Path) -> None:
+    texts = [text for _, text in rows(200, 0)]
+    for preset in PRESETS.values():
+        first, second = (preset.train_tokenizer(texts, 300).get_vocab() for _ in range(2))
+        assert first == second
+
+
+def test_training_rows_are_not_scored_as_a_test(here: Path, hftune: Hftune) -> None:
+    write_csv(here / "one.csv", list(rows(60, 0)), ("label", "text"))
+    code, _, err = hftune("classify", "--data", "one.csv", "--output", "run", *QUICK)
+    assert code == 0, err
+    code, _, err = hftune("evaluate", "run", "--data", "one.csv", "--split", "test")
+    assert (code, "--split: all" in err) == (2, True)
+    code, _, err = hftune("evaluate", "run", "--data", "one.csv")
+    assert (code, "48 of these 60 texts are among the rows that the run was trained on" in err) == (0, True)
+
+
+def test_a_model_of_single_texts_refuses_pairs_and_the_other_way_round(tmp_path: Path) -> None:
+    model = tiny_bert(tmp_path / "model", ["bad", "good"])
+    for reads_pairs, pairs in ((False, ["b"]), (True, None)):
+        classifier = Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", reads_pairs)
+        with pytest.raises(HftuneError, match="trained on"):
+            classifier.logits(["a"], pairs)
+    with pytest.raises(HftuneError, match="some rows have a second text"):
+        list(stream(classifier, [{"text": "a", "text_pair": "b"}, {"text": "a"}]))
+
+
+def test_another_method_does_not_inherit_the_learning_rate() -> None:
+    full = load_recipe("classify/reviews")
+    head = load_recipe("classify/reviews", {"method.kind": "head"})
+    assert full.train.learning_rate == 7e-4
+    assert head.train.learning_rate == head.method.scratch_learning_rate
+    assert (
+        load_recipe("classify/reviews", {"method.kind": "head", "train.learning_rate": 0.5}).train.learning_rate == 0.5
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.name": "bert-base-cased", "model.vocab_size": 900},
+        {"model.name": "scratch:bert-tiny", "model.revision": "main"},
+        {"hub.private": True},
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(HftuneError):
+        load_recipe(overrides=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "higher"),
+    [
+        ({}, True),
+        ({"task.select_by": "loss"}, False),
+        ({"task.select_by": "ece"}, False),
+        ({"task.select_by": "ece", "task.select_mode": "max"}, True),
+    ],
+)
+def test_lower_is_better_where_it_is(settings: dict[str, object], higher: bool) -> None:
+    assert load_recipe(overrides=settings).task.greater_is_better is higher
+
+
+def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    command = ("classify", "--data", data, "--output", "group", *QUICK)
+    assert hftune(*command, "--seeds", "1")[0] == 0
+    code, _, err = hftune(*command, "--seeds", "2", "--lr", "0.1")
+    assert (code, "in use" in err) == (2, True)
+    code, _, err = hftune(*command, "--seeds", "2", "--lr", "0.1", "--resume")
+    assert (code, "another recipe" in err) == (2, True)
+    code, _, err = hftune("classify", "--data", data, "--output", "group/seed-1", "--seeds", "3", *QUICK)
+    assert (code, "holds a run" in err) == (2, True)
