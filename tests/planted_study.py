@@ -47,7 +47,7 @@ def plant_run(
             line = {"id": index, "text": f"row {index} {SCRIPT}", "gold": gold, "label": said}
             rows.append(line | {"probabilities": probabilities})
         run.write_predictions(split, rows)
-        scored[split] = {"accuracy": float(right.mean()), "loss": 0.5, "f1_macro": float(right.mean())}
+        scored[split] = {"accuracy": float(right.mean()), "loss": 1 - float(right.mean())}
     write_jsonl(run.history, history(scored["dev"]["accuracy"], seed))
     baseline = {split: {"accuracy": 0.5, "loss": 0.7} for split in splits}
     metrics = {

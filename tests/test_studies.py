@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -241,6 +242,12 @@ def test_no_success_at_all_is_an_error(tmp_path: Path) -> None:
         planted(tmp_path / "s", Planter(NAMES, broken=dict.fromkeys(NAMES, "no memory")))
 
 
+def test_of_a_loss_the_lowest_is_selected(tmp_path: Path) -> None:
+    outcome = planted(tmp_path / "s", Planter(NAMES), set={"task.select_by": "loss", "task.select_mode": "min"})
+    assert outcome.selection.setting.name == "learning_rate=0.01"
+    assert outcome.selection.mean == pytest.approx(0.2, abs=0.03)
+
+
 def test_a_setting_that_lacks_seeds_does_not_win(tmp_path: Path) -> None:
     plan = Plan(over={LR: [0.001, 0.01]}, seeds=(1, 2))
     (tmp_path / "s").mkdir()
@@ -393,7 +400,7 @@ def test_a_worker_outlives_its_orders_and_its_own_death(worker: pool.Worker, tmp
 
 
 def test_threads_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("hftune.training.launch.threads_for", lambda jobs: 8 // jobs)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     environments = [hand._environment for hand in pool.local_crew(tmp_path, 3) if isinstance(hand, pool.Worker)]
@@ -402,6 +409,69 @@ def test_threads_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's word
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert [hand._environment for hand in pool.local_crew(tmp_path, 2) if isinstance(hand, pool.Worker)] == [{}, {}]
+
+
+# ---- the terminal ----
+
+
+def test_the_board_shows_every_run_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from hftune.cli.board import Board
+
+    board = Board(jobs=2)
+    orders = [{"action": "train", "path": f"p{seed}", "setting": "lr=1 \x1b[31m", "seed": seed} for seed in range(30)]
+    for order in orders:
+        board.expect(order)
+    board.news(orders[4], {"done": 50, "total": 1200, "facts": {"dev accuracy": 0.61234, "loss": 1.0}})
+    board.news(orders[5], {"stage": "verifying"})
+    board.done(orders[0], {"state": "done", "seconds": 60.0, "splits": {"dev": {"accuracy": 0.7}}})
+    board.done(orders[1], {"state": "failed", "reason": "nan", "hint": ""})
+    console = Console(width=120, height=24, record=True, file=io.StringIO())
+    console.print(board._drawn())
+    text = console.export_text()
+    assert "50 of 1,200" in text and "0.6123" in text and "verifying" in text
+    assert "0.7000" in text and "failed" in text and "waiting" in text
+    assert "2 of 30 runs, 1 failed, about 14 min left" in text
+    assert "\x1b[31m" not in text and "\\x1b" in text
+    assert len(text.splitlines()) <= 30  # not all fit
+
+
+def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = Planter(NAMES)
+    monkeypatch.setattr("hftune.studies.sweep._workers", lambda study, jobs: [hand])
+    command = ("sweep", "--over", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.epochs=2")
+    code, out, err = hftune(*command)
+    assert code == 0, err
+    folder = Path("runs/study-defaults-learning_rate")
+    assert "learning_rate=0.01 (selected)" in out and "is better, with 3 seeds" in out
+    assert "note: test was scored for learning_rate=0.01 only" in out
+    assert out.splitlines()[-1] == f"report  {folder / 'report.html'}"
+    assert "[6/6] learning_rate=0.01 seed 3: done (1 s)" in err
+    assert read_plan(folder / "study.yaml").set == {"train.epochs": 2}
+    assert hftune("sweep", str(folder / "study.yaml"))[1] == out  # nothing is left to do, and it says the same
+    assert len(hand.trained) == 6
+
+    hand.broken = {"learning_rate=0.1": "the loss is nan"}
+    code, out, err = hftune("sweep", "--over", f"{LR}=0.001,0.01,0.1", "--seeds", "1-3", *command[-2:], "--json")
+    assert code == 1
+    assert "failed: learning_rate=0.1 seed 1: the loss is nan" in err
+    result = json.loads(out)
+    assert result["selected"]["setting"] == "learning_rate=0.01" and len(result["failures"]) == 3
+    assert "3 runs failed" in " ".join(result["notes"])
+
+
+def test_where_nobody_looks_the_board_writes_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    from hftune.cli import terminal
+    from hftune.cli.board import Board
+
+    terminal.err.cache_clear()
+    with Board(jobs=1) as board:
+        for seed, outcome in ((1, {"state": "done", "seconds": 3.2}), (2, {"state": "ready"})):
+            board.done({"action": "train", "path": str(seed), "setting": "a", "seed": seed}, outcome)
+    terminal.err.cache_clear()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["[1/1] a seed 1: done (3 s)", "[2/2] a seed 2: complete from before (0 s)"]
 
 
 def test_history_is_read_as_it_grows(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ def write_results(folder: Path, compared: Compared, systems: Sequence[System], s
     write_text(folder / "comparison.csv", csv_text(compared))
     write_text(folder / "comparison.md", markdown_text(compared))
     parts = sections(compared, systems, study)
+    # The page first: saving a figure as PNG settles its layout, and the page would depend on that.
+    page = study_page(folder.resolve().name, compared, parts, study)
     _save_figures(folder / "plots", parts)
-    write_text(folder / PAGE, study_page(folder.resolve().name, compared, parts, study))
+    write_text(folder / PAGE, page)
     return folder / PAGE
 
 

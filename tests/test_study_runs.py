@@ -1,0 +1,220 @@
+"""Studies with real training of tiny models: killed and taken up again, pruned, on a cluster, with tensorboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import csv_folder
+
+from hftune.config import load_recipe
+from hftune.config.load import recipe_yaml
+from hftune.errors import HftuneError
+from hftune.pipeline import rescore, train
+from hftune.runs.directory import RunDir
+from hftune.studies.folder import StudyDir
+from hftune.studies.plan import Plan, grid
+from hftune.studies.slurm import slurm_crew
+from hftune.studies.sweep import sweep
+from hftune.studies.worker import run_order
+
+ROOT = Path(__file__).parent.parent
+QUICK: dict[str, Any] = {
+    "model.vocab_size": 300,
+    "data.max_length": 16,
+    "train.batch_size": 8,
+    "train.log_steps": 1,
+    "train.eval_steps": 2,
+    "train.max_steps": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(csv_folder(tmp_path_factory.mktemp("rows") / "data"))
+
+
+def start(folder: Path, plan: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hftune", "sweep", str(plan), "--output", str(folder), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def freed(run: Path, within: float) -> bool:
+    """Whether nobody holds a run directory any more."""
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        try:
+            with RunDir(run).locked():
+                return True
+        except HftuneError:
+            time.sleep(0.1)
+    return False
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_seconds(part) for key, part in value.items() if key != "seconds"}
+    return [without_seconds(part) for part in value] if isinstance(value, list) else value
+
+
+def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Path, data: str) -> None:
+    """kill -9 of the sweep in the middle of its second run."""
+    plan = tmp_path / "plan.yaml"
+    stated = {"set": {**QUICK, "data.name": data}, "over": {"train.learning_rate": [1e-3, 1e-2]}, "seeds": [1]}
+    plan.write_text(json.dumps(stated))
+
+    killed = start(tmp_path / "killed", plan)
+    second = tmp_path / "killed" / "runs" / "learning_rate=0.01" / "seed-1"
+    until = time.monotonic() + 200
+    while not (second / "checkpoints" / "checkpoint-2").is_dir() and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    first = StudyDir(tmp_path / "killed").run(grid(Plan(**stated))[0], 1)
+    assert first.complete and not RunDir(second).complete
+    before = first.metrics.stat().st_mtime_ns
+    # The worker must notice that its study is gone, or it would hold the run against the next attempt.
+    assert freed(second, within=30) and not RunDir(second).complete
+
+    again, whole = start(tmp_path / "killed", plan), start(tmp_path / "whole", plan)
+    results = [process.communicate(timeout=280) for process in (again, whole)]
+    assert (again.returncode, whole.returncode) == (0, 0), results
+    tables = [json.loads((tmp_path / name / "comparison.json").read_text()) for name in ("killed", "whole")]
+    assert without_seconds(tables[0]) == without_seconds(tables[1])
+    histories = [
+        [
+            without_seconds(row)
+            for row in RunDir(tmp_path / name / second.relative_to(tmp_path / "killed")).read_history()
+        ]
+        for name in ("killed", "whole")
+    ]
+    assert histories[0] == histories[1]
+    selected = json.loads(results[1][0])["selected"]["setting"]
+    if selected != "learning_rate=0.001":
+        assert first.metrics.stat().st_mtime_ns == before  # not trained again, and not scored either
+    assert (tmp_path / "killed" / "report.html").is_file()
+    assert "complete from before" in results[0][1]
+
+
+def order_for(path: Path, data: str, **changes: Any) -> dict[str, Any]:
+    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.learning_rate": 1e-3, **changes})
+    return {"action": "train", "path": str(path), "score": ["dev"], "recipe": recipe_yaml(recipe), "watch": None}
+
+
+def test_a_run_can_be_pruned_then_finished_then_scored_on_test(tmp_path: Path, data: str) -> None:
+    order = order_for(tmp_path / "run", data) | {"watch": "accuracy"}
+    told: list[Mapping[str, Any]] = []
+
+    def stop_at_the_second(news: Mapping[str, Any]) -> bool:
+        told.append(news)
+        return "evaluation" not in news or news["evaluation"]["number"] < 2
+
+    assert run_order(order, stop_at_the_second)["state"] == "pruned"
+    run = RunDir(tmp_path / "run")
+    evaluations = [news["evaluation"] for news in told if "evaluation" in news]
+    scores = [row["accuracy"] for row in run.read_history() if row.get("split") == "dev"]
+    assert evaluations == [{"number": 1, "score": scores[0]}, {"number": 2, "score": scores[1]}]
+    assert not run.complete and len(scores) == 2
+
+    heard: list[Mapping[str, Any]] = []
+    outcome = run_order(order, lambda news: heard.append(news) is None)
+    assert outcome["state"] == "done" and set(outcome["splits"]) == {"dev"}
+    numbers = [news["evaluation"]["number"] for news in heard if "evaluation" in news]
+    assert numbers == [1, 2, 3]  # what it had done before is told again, with the same numbers
+    assert any(news.get("total") == 6 for news in heard) and any("stage" in news for news in heard)
+
+    dev = run.read_metrics()["splits"]["dev"]
+    outcome = run_order({"action": "score", "path": str(run.path), "score": ["dev", "test"]})
+    assert outcome["state"] == "done"
+    metrics = run.read_metrics()
+    assert metrics["splits"]["dev"] == dev and "accuracy" in metrics["splits"]["test"]
+    assert set(metrics["baselines"]["majority"]) == {"dev", "test"}
+    predictions = run.read_predictions("test")
+    right = sum(row["gold"] == row["label"] for row in predictions) / len(predictions)
+    assert metrics["splits"]["test"]["accuracy"] == pytest.approx(right)
+    changed = run.metrics.stat().st_mtime_ns
+    rescore(run, ["dev", "test"])
+    assert run.metrics.stat().st_mtime_ns == changed  # nothing was missing
+    assert (Path(data) / "test.csv").is_file()
+
+
+def test_whatever_a_run_does_the_outcome_says_so(tmp_path: Path, data: str) -> None:
+    outcome = run_order(order_for(tmp_path / "run", str(tmp_path / "nowhere")))
+    assert outcome["state"] == "failed" and "no file or folder" in outcome["reason"] and outcome["hint"]
+    assert not (tmp_path / "run").exists()
+
+    def fall_over(news: Mapping[str, Any]) -> bool:
+        raise ZeroDivisionError("oh")
+
+    outcome = run_order(order_for(tmp_path / "run", data), fall_over)
+    assert (outcome["state"], outcome["reason"]) == ("failed", "ZeroDivisionError: oh")
+
+
+def test_a_study_as_cluster_jobs(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """submitit's local executor does what Slurm does: a script, a pickled order, a process, a pickled outcome."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    plan = Plan(set={**QUICK, "data.name": data}, over={"data.labels": [16, 10**6]}, seeds=(1,), test="all")
+    hire = slurm_crew(["time=20"], cluster="local", look_every=0.2)
+    outcome = sweep(plan, tmp_path / "s", jobs=2, hire=hire)
+    # One setting asks for more rows than there are: its job fails, and says why.
+    assert outcome.selection.setting.name == "labels=16"
+    (failure,) = outcome.failures
+    assert failure["setting"] == "labels=1000000" and "1,000,000" in failure["reason"].replace("1000000", "1,000,000")
+    run = outcome.study.run(outcome.selection.setting, 1)
+    assert run.complete and set(run.read_metrics()["splits"]) == {"dev", "test"}
+    assert len(list((tmp_path / "s" / "logs" / "jobs").glob("*_result.pkl"))) == 2
+
+
+def test_slurm_settings_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(over={"train.epochs": [1.0]}, seeds=(1,))
+    with pytest.raises(HftuneError, match="KEY=VALUE"):
+        slurm_crew(["partition"])
+    with pytest.raises(HftuneError, match="timeout_min"):
+        sweep(plan, tmp_path / "s", hire=slurm_crew(["time=long"], cluster="local"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no srun there
+    with pytest.raises(HftuneError, match="no Slurm here"):
+        sweep(plan, tmp_path / "s", hire=slurm_crew(["partition=gpu", "gpus=1", "mem=16", "nice=100"]))
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(HftuneError) as caught:
+        slurm_crew([])
+    assert caught.value.hint == "pip install 'hftune[slurm]'"
+
+
+def test_tensorboard_writes_below_the_run(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.report_to": ["tensorboard"]})
+    result = train(recipe, tmp_path / "run")
+    events = list((tmp_path / "run").rglob("events.out.tfevents*"))
+    assert events and not list(tmp_path.glob("runs"))
+    read = EventAccumulator(str(events[0].parent))
+    read.Reload()
+    logged = {event.step: event.value for event in read.Scalars("eval/accuracy")}
+    evaluations = {row["step"]: row["accuracy"] for row in result.run.read_history() if row.get("split") == "dev"}
+    assert logged == pytest.approx(evaluations)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("tensorbord", "did you mean 'tensorboard'"), ("wandb", "not installed"), ("trackio", "not installed")],
+)
+def test_a_tracker_that_is_not_there_is_refused_before_training(
+    name: str, told: str, tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hftune.training.arguments.get_available_reporting_integrations", lambda: ["tensorboard"])
+    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.report_to": [name]})
+    with pytest.raises(HftuneError) as caught:
+        train(recipe, tmp_path / "run")
+    assert told in str(caught.value)
+    assert not (tmp_path / "run").exists()
