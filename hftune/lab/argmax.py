@@ -14,12 +14,15 @@ the gradient of another function: it is not zero where the truth is zero.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import shrinking
 from hftune.lab.vectors import KeySettings, gaussian, generator
 from hftune.runs.figures import BLUE, ORANGE, Line
 
@@ -27,7 +30,9 @@ from hftune.runs.figures import BLUE, ORANGE, Line
 class ArgmaxSettings(KeySettings):
     """Keys, values and the temperatures of softmax."""
 
-    temperatures: tuple[float, ...] = Field((8, 4, 2, 1, 0.5, 0.25, 0.125, 0.0625), min_length=2)
+    temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(shrinking)] = Field(
+        (8, 4, 2, 1, 0.5, 0.25, 0.125, 0.0625), min_length=2
+    )
     """Temperatures τ, falling."""
     gap: float = Field(1.0, gt=0)
     """By how much the best logit beats the second best."""

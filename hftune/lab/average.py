@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, equal, falling, short, violated
+from hftune.lab.series import Scales
 from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
 
@@ -30,7 +31,7 @@ from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
 class AverageSettings(KeySettings):
     """Keys, values, the lengths of the query, and how far the second subspace leans."""
 
-    scales: tuple[float, ...] = Field((0.5, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20), min_length=2)
+    scales: Scales = (0.5, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
     """Scales β of the query, growing."""
     subspace: int = Field(4, ge=1)
     """Dimension of the subspace that each of the two values lies in; twice that must fit into ``dimension``."""

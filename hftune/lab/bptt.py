@@ -13,6 +13,7 @@ explodes for ρ > 1, and only ρ = 1 keeps it. Attention has a path of one step 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import Counts
 from hftune.lab.vectors import gaussian, generator, orthonormal
 from hftune.runs.figures import MARKERS, SERIES, Line
 
@@ -29,9 +31,11 @@ class BpttSettings(Section):
 
     size: int = Field(8, ge=2)
     """Width of state and inputs."""
-    radii: tuple[float, ...] = Field((0.8, 0.95, 1.0, 1.05, 1.2), min_length=1, max_length=6)
+    radii: tuple[Annotated[float, Field(gt=0, le=2)], ...] = Field(
+        (0.8, 0.95, 1.0, 1.05, 1.2), min_length=1, max_length=6
+    )
     """Factors ρ by which W stretches every vector."""
-    lengths: tuple[int, ...] = Field((1, 5, 10, 20, 30, 40, 50), min_length=2)
+    lengths: Counts = (1, 5, 10, 20, 30, 40, 50)
     """Steps T, growing."""
 
 

@@ -14,11 +14,14 @@ sequences. Processor time of one thread is measured, the least of several runs: 
 
 from __future__ import annotations
 
+from typing import Annotated, Self
+
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import growing
 from hftune.models.mingpt import ATTENTION
 from hftune.models.mingpt.cost import measure as measure_cost
 from hftune.models.mingpt.cost import slope
@@ -33,7 +36,9 @@ BETWEEN = 1.4
 class ComplexitySettings(Section):
     """Lengths to measure at, and how long."""
 
-    lengths: tuple[int, ...] = Field((512, 1024, 2048, 4096), min_length=2)
+    lengths: Annotated[tuple[Annotated[int, Field(ge=64)], ...], AfterValidator(growing)] = Field(
+        (512, 1024, 2048, 4096), min_length=2
+    )
     """Tokens in the sequence, growing; where there are three or more, slopes are fitted without the first."""
     hidden_size: int = Field(32, ge=2)
     """Width of the layer."""
@@ -41,6 +46,12 @@ class ComplexitySettings(Section):
     """Heads of the layer."""
     seconds_each: float = Field(0.25, gt=0)
     """Processor time spent on each variant and length, after the warm-up."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"{self.heads} heads of even width do not fit into hidden_size {self.hidden_size}")
+        return self
 
 
 def measure(settings: ComplexitySettings, seed: int) -> Numbers:
@@ -107,17 +118,14 @@ def draw(numbers: Numbers) -> Drawing:
 
 def rows(numbers: Numbers) -> list[tuple[str, str]]:
     """The fitted powers."""
-    longest = numbers["lengths"][-1]
-    return [
-        (
-            f"{name}: time, memory ∝ length to the",
-            f"{numbers['time_power'][name]:.2f}, {numbers['memory_power'][name]:.2f}",
-        )
-        for name in numbers["time_power"]
-    ] + [
-        (f"{name}, {longest:,} tokens", f"{short(1000 * numbers['seconds'][name][-1])} ms")
-        for name in ("vanilla", "performer")
+    time, memory, longest = numbers["time_power"], numbers["memory_power"], numbers["lengths"][-1]
+    powers = [(f"{name}: power of time, memory", f"{time[name]:.2f}, {memory[name]:.2f}") for name in time]
+    seconds = [
+        (f"{name}, {longest:,} tokens", f"{short(1000 * spent[-1])} ms")
+        for name, spent in numbers["seconds"].items()
+        if name in ("vanilla", "performer")
     ]
+    return powers + seconds
 
 
 EXPERIMENT = Experiment(

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.lab.experiment import ROUNDING, Drawing, Experiment, Numbers, chart, equal, falling, short, violated
+from hftune.lab.series import Scales
 from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, ORANGE, Line
 
@@ -31,7 +32,7 @@ class CopySettings(KeySettings):
 
     dimension: int = Field(16, ge=3)
     """Width of keys and values; at least as many as keys, so that the keys can be orthogonal."""
-    scales: tuple[float, ...] = Field((0.5, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20), min_length=2)
+    scales: Scales = (0.5, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
     """Lengths β of the query, growing."""
 
 

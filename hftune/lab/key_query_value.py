@@ -20,16 +20,21 @@ so that c_2 ≈ v_1 = u_b and c_1 ≈ v_3 = u_b − u_c, both with weight e^(β�
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, equal, falling, short, violated
+from hftune.lab.series import growing
 from hftune.lab.vectors import generator, orthonormal
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
+
+Length = Annotated[float, Field(gt=0, le=20)]
+"""Its square is a logit."""
 
 
 class KeyQueryValueSettings(Section):
@@ -37,7 +42,9 @@ class KeyQueryValueSettings(Section):
 
     dimension: int = Field(8, ge=4)
     """Width of the vectors; four of them are orthogonal."""
-    lengths: tuple[float, ...] = Field((0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4), min_length=2)
+    lengths: Annotated[tuple[Length, ...], AfterValidator(growing)] = Field(
+        (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4), min_length=2
+    )
     """Lengths β of the vectors, growing."""
 
 

@@ -17,15 +17,16 @@ only like 1/√k. Computing the decomposition costs more than it saves: linforme
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import Counts
 from hftune.lab.small_model import small_model
 from hftune.lab.vectors import generator
 from hftune.models.mingpt.attention_base import Layout
@@ -42,8 +43,14 @@ class LowRankSettings(Section):
     """Updates the trained model gets; the random one gets none."""
     length: int = Field(128, ge=16, le=512)
     """Tokens n in the sequence."""
-    ranks: tuple[int, ...] = Field((1, 2, 4, 8, 16, 32, 64, 96), min_length=2)
-    """Ranks k, growing."""
+    ranks: Counts = (1, 2, 4, 8, 16, 32, 64, 96)
+    """Ranks k, growing; those above ``length`` are left out."""
+
+    @model_validator(mode="after")
+    def _some_rank_fits(self) -> Self:
+        if self.ranks[0] > self.length // 4:
+            raise ValueError(f"the least rank must be at most a quarter of the length, {self.length // 4}")
+        return self
 
 
 def measure(settings: LowRankSettings, seed: int) -> Numbers:
@@ -143,9 +150,7 @@ def check(numbers: Numbers) -> list[str]:
 
 def _quarter(numbers: Numbers) -> int:
     """The place of the greatest rank that is at most a quarter of the length."""
-    return max(
-        at for at, rank in enumerate(numbers["ranks"]) if rank <= max(numbers["ranks"][0], numbers["length"] // 4)
-    )
+    return max(at for at, rank in enumerate(numbers["ranks"]) if rank <= numbers["length"] // 4)
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -170,7 +175,13 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     place = _quarter(numbers)
     rank, length, width = numbers["ranks"][place], numbers["length"], numbers["head_size"]
     free = numbers["without_softmax"]
+    greater = [
+        sum(value > 0.01 for value in numbers[name]["singular_values"]) for name in ("random", "trained", "sharp")
+    ]
     return [
+        ("singular values over 1 % of the first: random", str(greater[0])),
+        ("the same, trained", str(greater[1])),
+        ("the same, sharp weights", f"{greater[2]} of {length}"),
         (f"error of P at k = {rank} of {length}, random", short(numbers["random"]["weights"][place])),
         ("the same, trained", short(numbers["trained"]["weights"][place])),
         ("the same, sharp weights", short(numbers["sharp"]["weights"][place])),

@@ -15,14 +15,16 @@ real, earlier positions with respect to the embeddings of later and of padded po
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import shrinking
 from hftune.lab.vectors import generator
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
 from hftune.runs.figures import BLUE, ORANGE, Line
@@ -37,7 +39,9 @@ class MaskingSettings(Section):
     """Padded tokens at the front."""
     keys: int = Field(16, ge=2)
     """Keys of the single query that is masked by finite biases."""
-    biases: tuple[float, ...] = Field((-1, -5, -10, -20, -40, -60, -80, -90, -100, -110, -120), min_length=2)
+    biases: Annotated[tuple[float, ...], AfterValidator(shrinking)] = Field(
+        (-1, -5, -10, -20, -40, -60, -80, -90, -100, -110, -120), min_length=2
+    )
     """Finite biases in place of −∞, falling."""
 
 

@@ -21,13 +21,15 @@ use the project's own ``log_features`` and ``orthogonal_gaussian``, with the vec
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
+from hftune.lab.series import growing
 from hftune.lab.vectors import generator
 from hftune.models.mingpt.attention_performer import log_features, orthogonal_gaussian
 from hftune.runs.figures import BLUE, ORANGE, Line
@@ -43,7 +45,9 @@ class RandomFeatureSettings(Section):
     """Length of query and key, after softmax's 1/√d has been shared between them."""
     orthogonal_norm: float = Field(0.7, gt=0, le=1)
     """Their length where orthogonal and independent draws are compared; longer ones have errors too wild to compare."""
-    angles: tuple[float, ...] = Field((15, 30, 45, 60, 75, 90, 105, 120, 135, 150, 165), min_length=2)
+    angles: Annotated[tuple[Annotated[float, Field(gt=0, lt=180)], ...], AfterValidator(growing)] = Field(
+        (15, 30, 45, 60, 75, 90, 105, 120, 135, 150, 165), min_length=2
+    )
     """Angles between query and key in degrees, growing."""
     draws: int = Field(6000, ge=500)
     """How often d features are drawn."""

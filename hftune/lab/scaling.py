@@ -22,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
 from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
+from hftune.lab.series import Counts
 from hftune.lab.vectors import gaussian, generator
 from hftune.models.mingpt.cost import slope
 from hftune.runs.figures import BLUE, ORANGE, Line, draw_line, legend, new_figure, style
@@ -30,7 +31,7 @@ from hftune.runs.figures import BLUE, ORANGE, Line, draw_line, legend, new_figur
 class ScalingSettings(Section):
     """Widths to compare, and how many draws of each."""
 
-    dimensions: tuple[int, ...] = Field((4, 8, 16, 32, 64, 128, 256), min_length=2)
+    dimensions: Counts = (4, 8, 16, 32, 64, 128, 256)
     """Widths d of queries and keys, growing."""
     keys: int = Field(16, ge=2)
     """Number of keys."""
