@@ -96,7 +96,7 @@ def _time_batches(job: Job, loader: Any) -> tuple[float, float]:
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))
         loss.backward()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         if number:
             seconds += time.perf_counter() - began
             tokens += batch["input_ids"].numel()

@@ -34,6 +34,16 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", guarded)
 
 
+@pytest.fixture(autouse=True)
+def fresh_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consoles are made once a process, with the width they find: each test gets its own."""
+    from hftune.cli import terminal
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    terminal.out.cache_clear()
+    terminal.err.cache_clear()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to run in."""

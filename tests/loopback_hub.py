@@ -122,9 +122,7 @@ class LoopbackHub:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Answer the next `times` requests whose target matches `pattern` with `status`, and do no more."""
-        self._backend.plan.add(
-            Fault(re.compile(pattern), method, times, status=status, headers=headers or {})
-        )
+        self._backend.plan.add(Fault(re.compile(pattern), method, times, status=status, headers=headers or {}))
 
     def stall(self, pattern: str, seconds: float, *, times: int = 1, method: str | None = None) -> None:
         """Wait before answering as usual, whether the client still listens or not."""
@@ -179,12 +177,8 @@ class LoopbackHub:
                 for commit in repo.commits.values():
                     texts = {"commit message": f"{commit.title}\n{commit.message}".encode()}
                     texts |= {path: blob.content for path, blob in commit.files.items()}
-                    found += [
-                        f"{repo.url_path}@{commit.oid}: {at}" for at, text in texts.items() if needle in text
-                    ]
-            found += [
-                f"object {oid}" for oid, content in self._backend.store.objects.items() if needle in content
-            ]
+                    found += [f"{repo.url_path}@{commit.oid}: {at}" for at, text in texts.items() if needle in text]
+            found += [f"object {oid}" for oid, content in self._backend.store.objects.items() if needle in content]
         return found
 
     def environment(self, home: Path, *, token: str | None = None) -> dict[str, str]:

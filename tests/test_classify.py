@@ -80,7 +80,7 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
     assert code == 0, err
     text = "the tea was superb"
-    ours = pipeline("text-classification", model="run/model", top_k=None)(text)
+    (ours,) = pipeline("text-classification", model="run/model", top_k=None)([text])
     code, out, err = hftune("predict", "run", text, "--json")
     assert code == 0, err
     told = json.loads(out)["probabilities"]
@@ -92,7 +92,7 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     assert json.loads(out)["splits"]["dev"]["accuracy"] == metrics_of(here / "run")["splits"]["dev"]["accuracy"]
     code, out, err = hftune("evaluate", "run", "--data", "data/test.csv", "--json", "--output", "said.jsonl")
     assert code == 0, err
-    assert json.loads(out)["splits"]["test"]["loss"] == pytest.approx(
+    assert json.loads(out)["splits"]["all"]["loss"] == pytest.approx(
         metrics_of(here / "run")["splits"]["test"]["loss"], abs=1e-5
     )
     assert len((here / "said.jsonl").read_text(encoding="utf-8").splitlines()) == 16

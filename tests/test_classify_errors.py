@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import QUICK, csv_folder, write_csv
+from tiny import BRIEF, QUICK, csv_folder, write_csv
 
 Hftune = Callable[..., tuple[int, str, str]]
 
@@ -39,7 +39,8 @@ Hftune = Callable[..., tuple[int, str, str]]
 )
 def test_a_bad_request(arguments: list[str], says: list[str], here: Path, hftune: Hftune) -> None:
     data = str(csv_folder(here / "data"))
-    code, out, err = hftune("classify", "--data", data, *QUICK, *arguments)
+    brief = BRIEF if "--model" in arguments else QUICK
+    code, out, err = hftune("classify", "--data", data, *brief, *arguments)
     assert (code, out) == (2, ""), err
     assert "→" in err, "every error has a hint"
     for word in says:
@@ -75,7 +76,7 @@ def test_weights_that_exist_only_as_a_pickle(here: Path, hftune: Hftune) -> None
     config.save_pretrained("pickled")
     BertTokenizer().save_pretrained("pickled")
     torch.save(model.state_dict(), "pickled/pytorch_model.bin")
-    command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "pickled", *QUICK, "--output", "run")
+    command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "pickled", *BRIEF, "--output", "run")
     code, _, err = hftune(*command)
     assert (code, "pickle" in err, "--allow-pickle" in err) == (2, True, True)
     assert not (here / "run").exists()

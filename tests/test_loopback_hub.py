@@ -195,9 +195,7 @@ def test_faults(hub: LoopbackHub, tmp_path: Path) -> None:
     assert uploaded(hub) == [(300_000, None), (1_024_000, 200)]
     preuploads = [request.status for request in hub.requests if "/preupload/" in request.path]
     assert preuploads == [500, 200, 200, 200, 200, 200]
-    downloads = [
-        request for request in hub.requests if request.method == "GET" and request.origin == "storage"
-    ]
+    downloads = [request for request in hub.requests if request.method == "GET" and request.origin == "storage"]
     assert len(downloads) == 2  # the cut one, and the client's second try
     assert (hub.unrouted, hub.leaks()) == ([], [])
 

@@ -54,9 +54,7 @@ def test_libraries_push_and_load(tmp_path: Path) -> None:
         train = pd.DataFrame({"question": ["q0", "q1"], "passage": ["p0", "p1"], "answer": [True, False]})
         files = {"train": train, "validation": train[:1]}
         parts = {f"data/{split}-00000-of-00001.parquet": parquet(frame) for split, frame in files.items()}
-        hub.add_dataset(
-            "google/boolq", parts | {"README.md": b"---\nlicense: cc-by-sa-3.0\n---\nyes or no\n"}
-        )
+        hub.add_dataset("google/boolq", parts | {"README.md": b"---\nlicense: cc-by-sa-3.0\n---\nyes or no\n"})
         hub.add_dataset("tester/rows", {"train.csv": b"text,label\nfirst,1\nsecond,0\n"}, private=True)
 
         shape = {"vocab_size": 7, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

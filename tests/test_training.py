@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 from training_case import Case, SignalAt, collate, rows, same, tiny_bert
 from transformers import EvalPrediction, TrainerCallback
@@ -324,6 +325,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path) -> None:
 
 def test_library_warnings_go_to_logging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Case(tmp_path, {}).trainer()
+    transformers.utils.logging.set_verbosity_warning()  # a command that ran before may have asked for silence
     with caplog.at_level(logging.WARNING):
         logging.getLogger("transformers.trainer").warning("from the library")
     assert "from the library" in caplog.text

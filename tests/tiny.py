@@ -13,7 +13,8 @@ BAD = ("awful", "poor", "dire", "grim")
 NOUNS = ("food", "staff", "room", "bar", "tea", "service")
 
 # A model of a few thousand weights, trained for a few updates.
-QUICK = ("--set", "model.vocab_size=300", "--set", "train.max_steps=4", "--batch-size", "8", "--max-length", "16")
+BRIEF = ("--set", "train.max_steps=4", "--batch-size", "8", "--max-length", "16")
+QUICK = ("--set", "model.vocab_size=300", *BRIEF)
 
 
 def rows(count: int, seed: int, labels: tuple[str, str] = ("bad", "good")) -> list[tuple[str, str]]:

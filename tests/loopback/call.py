@@ -31,9 +31,7 @@ class Reply:
 class RefusedError(Exception):
     """Ends a route with an error in the Hub's form."""
 
-    def __init__(
-        self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         marks = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {}) | dict(headers or {})
         body = json.dumps({"error": message}).encode()

@@ -85,9 +85,7 @@ def card_problems(content: str) -> tuple[list[str], list[str]]:
     errors = []
     for name in ("tags", "datasets", "metrics"):
         value = data.get(name)
-        if value is not None and not (
-            isinstance(value, list) and all(isinstance(item, str) for item in value)
-        ):
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             errors.append(f'"{name}" must be an array of strings')
     if "license" in data and not isinstance(data["license"], str | list):
         errors.append('"license" must be a string or an array')

@@ -59,12 +59,8 @@ def _user(store: Store, request: Request) -> User | None:
 
 
 def _check_signature(addresses: Addresses, request: Request, query: dict[str, list[str]]) -> None:
-    if (
-        "authorization" in request.headers
-    ):  # S3 refuses it as well: a token has no business at a signed address
-        raise RefusedError(
-            400, "Only one auth mechanism allowed: a signed address takes no Authorization header"
-        )
+    if "authorization" in request.headers:  # S3 refuses it as well: a token has no business at a signed address
+        raise RefusedError(400, "Only one auth mechanism allowed: a signed address takes no Authorization header")
     if query.get("X-Amz-Signature") != [addresses.signature]:
         raise RefusedError(403, "SignatureDoesNotMatch")
 

@@ -64,9 +64,7 @@ _ATTRIBUTES = "".join(f"{pattern} filter=lfs diff=lfs merge=lfs -text\n" for pat
 def goes_to_lfs(path: str, size: int) -> bool:
     """Whether the Hub stores a file of this name and size as a large object."""
     name = path.rsplit("/", 1)[-1]
-    return size > LFS_SIZE or any(
-        fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in LFS_PATTERNS
-    )
+    return size > LFS_SIZE or any(fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in LFS_PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,7 @@ class Repo:
     commits: dict[str, Commit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.commit(
-            "main", {".gitattributes": Blob(_ATTRIBUTES, lfs=False)}, "initial commit", "", self.namespace
-        )
+        self.commit("main", {".gitattributes": Blob(_ATTRIBUTES, lfs=False)}, "initial commit", "", self.namespace)
 
     @property
     def namespace(self) -> str:

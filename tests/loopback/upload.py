@@ -34,17 +34,11 @@ def create_repo(call: Call) -> Reply:
     kind: RepoKind = wanted.get("type") or "model"
     repo_id = f"{user.name}/{wanted['name']}"
     taken = (kind, repo_id) in call.store.repos
-    repo = call.store.repos.get((kind, repo_id)) or Repo(
-        repo_id, kind, private=wanted.get("visibility") == "private"
-    )
+    repo = call.store.repos.get((kind, repo_id)) or Repo(repo_id, kind, private=wanted.get("visibility") == "private")
     call.store.repos[kind, repo_id] = repo
     made = {"url": f"{call.addresses.hub}/{repo.url_path}", "name": repo_id, "id": repo_id}
     # The address comes with the refusal too: the client reads it there when it was told exist_ok.
-    return (
-        json_reply({"error": f"You already created this {kind} repo", **made}, 409)
-        if taken
-        else json_reply(made)
-    )
+    return json_reply({"error": f"You already created this {kind} repo", **made}, 409) if taken else json_reply(made)
 
 
 def create_branch(call: Call) -> Reply:
