@@ -76,6 +76,7 @@ def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Pat
     second = tmp_path / "killed" / "runs" / "learning_rate=0.01" / "seed-1"
     until = time.monotonic() + 200
     while not (second / "checkpoints" / "checkpoint-2").is_dir() and time.monotonic() < until:
+        assert killed.poll() is None, killed.communicate()
         time.sleep(0.02)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
