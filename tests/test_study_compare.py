@@ -194,6 +194,17 @@ def test_the_front_is_what_nothing_beats() -> None:
     assert [(one.x, one.y) for one in plots.pareto(points, lower_is_better=True)] == [(1, 0.5), (2, 0.4)]
 
 
+def test_points_on_each_other_share_a_label(tmp_path: Path) -> None:
+    for place, lr in enumerate((0.001, 0.01, 0.1)):
+        parameters = {"trainable": 10 ** (3 + place // 2), "total": 10**6, "formula": None}
+        share = 0.7 if place < 2 else 0.9
+        plant_run(tmp_path / str(lr), load_recipe(None, {LR: lr}), share, parameters=parameters)
+    figure = plots.trade_off(compare_systems(collect(sorted(tmp_path.iterdir()))), "trainable")
+    assert figure is not None
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1", "2, 3"]
+    assert figure.axes[0].get_xscale() == "log"
+
+
 @pytest.mark.parametrize(
     ("values", "by_magnitude"),
     [

@@ -72,7 +72,7 @@ def scores(compared: Compared) -> Figure:
     axes.plot([], [], "|", color=MUTED, markersize=9, label="seeds")
     best = max((splits.get(compared.split, 0.0) for splits in compared.baselines.values()), default=0.0)
     if best and compared.metric != "loss":
-        axes.axvline(best, color=GREEN, linewidth=1, linestyle=(0, (4, 2)), label="best baseline")
+        axes.axvline(best, color=GREEN, linewidth=1, linestyle=(0, (4, 2)), alpha=0.7, label="best baseline")
     # Names stand above their lines: beside the axis they would leave a phone no room for the scores.
     for place, row in enumerate(rows):
         axes.text(
@@ -172,9 +172,8 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
     style(axes, label, f"{compared.split} {score_name(compared.metric)}")
     for point in points:
         axes.plot([point.x, point.x], [point.low, point.high], color=MUTED, linewidth=1)
-        axes.annotate(
-            str(point.rank), (point.x, point.y), xytext=(5, 4), textcoords="offset points", fontsize=TEXT, color=INK
-        )
+    for x, y, ranks in _labels(points):
+        axes.annotate(ranks, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=TEXT, color=INK)
     front = pareto(points, lower_is_better=compared.metric == "loss")
     axes.plot([point.x for point in front], [point.y for point in front], color=ORANGE, linewidth=1.2, zorder=1)
     rest = [point for point in points if point not in front]
@@ -182,12 +181,28 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
     axes.plot([point.x for point in rest], [point.y for point in rest], "o", color=BLUE, label="others")
     if spreads_by_magnitude([point.x for point in points]):
         axes.set_xscale("log")
+        axes.minorticks_off()
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.margins(0.1)
     legend(axes)
     return figure
+
+
+def _labels(points: Sequence[Point]) -> list[tuple[float, float, str]]:
+    """Place and text of the points' numbers; points that lie on each other share one."""
+    heights = [point.y for point in points]
+    near = (max(heights) - min(heights)) / 30
+    found: list[tuple[float, float, list[int]]] = []
+    for point in points:
+        for x, y, ranks in found:
+            if x == point.x and abs(y - point.y) <= near:
+                ranks.append(point.rank)
+                break
+        else:
+            found.append((point.x, point.y, [point.rank]))
+    return [(x, y, ", ".join(map(str, ranks))) for x, y, ranks in found]
 
 
 def points_of(compared: Compared, against: str) -> list[Point]:
