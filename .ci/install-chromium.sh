@@ -12,6 +12,7 @@ fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
 export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null
-command -v chromium >/dev/null
+if ! { "${as_root[@]}" apt-get update -qq &&
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; }; then
+  echo "Chromium can't be installed here: the browser tests are left out" >&2
+fi
