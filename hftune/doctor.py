@@ -92,7 +92,7 @@ def _assets() -> Finding:
     datasets = len([entry for entry in embedded_data_dir().iterdir() if entry.is_dir()])
     if not recipes or not datasets:
         return Finding("embedded files", "bad", "missing", "install hftune again: pip install --force-reinstall hftune")
-    return Finding("embedded files", "ok", f"{recipes} recipes, {datasets} datasets")
+    return Finding("embedded files", "ok", f"{recipes} recipes, {datasets} folders of data")
 
 
 def _hub() -> Finding:

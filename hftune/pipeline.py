@@ -87,13 +87,13 @@ def train(
                 hub.push(run, recipe.hub, listener)
         return RunResult(run, run.read_metrics())
 
-    listener.note(f"run directory: {path}")
     with opened(path, recipe, resume) as run:
         if recipe.hub.push_to and is_main_process():
             hub.check_access(recipe.hub)  # a name that is not yours is better known before training than after
         job = assemble(recipe, run, listener)
         if is_main_process():
             run.begin(recipe, describe_environment())
+            listener.note(f"run directory: {path}")
 
         listener.stage("training")
         fitted = training.fit(job.trainer, resume=resume)

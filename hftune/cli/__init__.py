@@ -162,7 +162,7 @@ def hftune(
         typer.Option("--version", help="Show the version and stop.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Fine-tune small encoders and a from-scratch GPT, and believe the results."""
+    """Fine-tune small encoders under any tuning method, and believe the results."""
     from hftune.cli import terminal
 
     terminal.set_up_logging(debug)

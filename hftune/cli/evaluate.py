@@ -79,7 +79,7 @@ def evaluate(
         "model": run,
         "data": scored.source,
         "splits": {scored.split: scored.scores},
-        "baselines": {"majority": {scored.split: scored.majority}},
+        "baselines": {"majority of split": {scored.split: scored.majority}},
         "collapsed": scored.collapsed is not None,
     }
     if as_json:

@@ -66,8 +66,14 @@ def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunRe
                 spread = scores[name]
                 std = "" if spread["std"] is None else f"± {spread['std']:.4f}"
                 table.add_row(split, name.replace("_", "-"), f"{spread['mean']:.4f}", std, str(len(results)))
+    for system, splits in summary["baselines"].items():
+        for split, scores in splits.items():
+            table.add_row(split, f"accuracy of {system}", f"{scores['accuracy']:.4f}", "", "", style="dim")
     out().print(table)
+    if summary["collapsed"]:
+        say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")
     say(f"group   {group}")
+    say(f"reports {group}/seed-*/report.html")
 
 
 def print_dry_run(estimate: Estimate, as_json: bool) -> None:
@@ -78,6 +84,9 @@ def print_dry_run(estimate: Estimate, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), visible(f"{value:,}" if isinstance(value, int) else str(value)))
+        shown = (
+            ", ".join(f"{part} {count:,}" for part, count in value.items()) if isinstance(value, dict) else str(value)
+        )
+        table.add_row(name.replace("_", " "), visible(f"{value:,}" if isinstance(value, int) else shown))
     out().print(table)
     say("dry run: nothing was trained, nothing was written")

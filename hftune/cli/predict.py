@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hftune.inference import Prediction
 
 
+TABLES = {".csv", ".tsv", ".parquet", ".xlsx"}
+
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
 Pairs = Annotated[
     list[str] | None,
@@ -69,6 +71,11 @@ def predict(
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
+    if file is not None and file.suffix.lower() in TABLES:
+        raise HftuneError(
+            f"{file} is a table, and predict reads one text a line or jsonl",
+            hint="score a table with `hftune evaluate RUN --data FILE`, or write its texts to a .txt or .jsonl file",
+        )
     rows = _rows(texts, pairs, file)
 
     from hftune.config.model import ModelSection
@@ -86,11 +93,14 @@ def predict(
         note(f"{_write(output, answers)} predictions in {output}")
         return
     lines = as_json or not out().is_terminal
+    answer = None
     for answer in answers:
         if lines:
             sys.stdout.write(jsonlib.dumps(as_row(answer), ensure_ascii=True) + "\n")
         else:
             _show(answer)
+    if answer is None:
+        raise HftuneError("there is nothing to label: the input is empty", hint="give one text a line")
 
 
 def _write(output: Path, answers: Iterator[Prediction]) -> int:

@@ -35,12 +35,16 @@ def locate(name: str) -> str:
     folder = Path(name)
     if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
         return str(folder / "model")
+    seeds = sorted(str(run.parent) for run in folder.glob("seed-*/recipe.yaml")) if folder.is_dir() else []
+    if seeds:
+        raise HftuneError(f"{name} is a group of {len(seeds)} runs, not one", hint=f"name one of them: {seeds[0]}")
     if folder.is_dir() and not (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file():
         raise HftuneError(
             f"the folder {name} holds no model: there is no config.json in it",
             hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
         )
-    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    beside_runs = name.count("/") == 1 and any(folder.parent.glob("*/recipe.yaml"))
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or beside_runs
     if looks_like_path and not folder.exists():
         siblings = [str(folder.parent / entry.name) for entry in folder.parent.glob("*")]
         raise HftuneError(
