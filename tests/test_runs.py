@@ -127,7 +127,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert run.predictions("dev") == tmp_path / "a" / "predictions" / "dev.jsonl"
 
 
-def test_default_path_is_safe_and_free(tmp_path: Path) -> None:
+def test_default_path_is_safe_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a checkout may hold runs of its own
     recipe = Recipe.model_validate(
         {"data": {"name": "../my data/Ünï réviews.csv"}, "model": {"name": "huawei-noah/TinyBERT_4L"}}
     )
