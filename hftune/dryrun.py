@@ -6,8 +6,6 @@ Nothing is trained and nothing stays on disk. Called by ``hftune.cli.train``.
 from __future__ import annotations
 
 import itertools
-import resource
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -15,12 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from hftune import hub
 from hftune.config.recipe import Recipe
 from hftune.pipeline import Job, assemble
 from hftune.runs.directory import RunDir, in_use
+from hftune.training.memory import peak_memory
 from hftune.training.progress import Listener, Silent
 
 TIMED_STEPS = 3
@@ -106,8 +103,4 @@ def _time_batches(job: Job, loader: Any) -> tuple[float, float]:
 
 def _memory_gb(job: Job) -> float:
     """Peak so far, plus two optimiser moments for every weight that moves."""
-    moments = 8 * job.applied.parameters.trainable
-    if job.trainer.args.device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated() + moments) / 2**30
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return float(peak + moments) / 2**30
+    return (peak_memory() + 8 * job.applied.parameters.trainable) / 2**30

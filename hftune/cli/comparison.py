@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def print_comparison(compared: Compared) -> None:
     """The table, then the verdicts, then what must be known of them."""
     from hftune.runs.wording import baseline_name, duration, score_name
-    from hftune.studies.tables import interval_text, score_text
+    from hftune.studies.tables import interval_text, memory_text, score_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("setting", overflow="fold")
     for split in compared.splits:
         table.add_column(f"{split} {score_name(compared.metric)}", justify="right", no_wrap=True)
-    for name in (f"95 % interval ({compared.split})", "seeds", "trained", "time"):
+    for name in (f"95 % interval ({compared.split})", "seeds", "trained", "time", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in compared.rows:
         table.add_row(
@@ -31,6 +31,7 @@ def print_comparison(compared: Compared) -> None:
             str(len(row.seeds)),
             f"{row.trainable:,}",
             duration(row.seconds),
+            memory_text(row.memory),
             style="bold" if row.selected else "",
         )
     for name, scores in compared.baselines.items():

@@ -52,6 +52,8 @@ class Row:
     """Mean time of training."""
     collapsed: int
     """Runs of this system that collapsed to one class."""
+    memory: float | None = None
+    """The most memory that a run held, in GB; None where it was not measured."""
     selected: bool = False
     """Whether a study chose it on dev."""
 
@@ -183,6 +185,7 @@ def _row(system: System, scores: dict[tuple[str, str], Scores], selected: bool) 
         total=metrics[0]["parameters"]["total"],
         seconds=fmean(entry["speed"]["train_seconds"] for entry in metrics),
         collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
+        memory=max((one for entry in metrics if (one := entry["speed"].get("peak_memory_gb"))), default=None),
         selected=selected,
     )
 

@@ -30,11 +30,17 @@ def interval_text(found: Estimate | None) -> str:
     return "–" if found is None else f"{found.low:.4f} … {found.high:.4f}"
 
 
+def memory_text(gigabytes: float | None) -> str:
+    """The peak of memory."""
+    return "–" if gigabytes is None else f"{gigabytes:.2f} GB"
+
+
 def csv_text(compared: Compared) -> str:
     """One line a setting, numbers unrounded."""
     axes = list(dict.fromkeys(axis for row in compared.rows for axis in row.values))
     scores = [f"{split}_{part}" for split in compared.splits for part in ("mean", "std", "low", "high")]
-    header = ["setting", *axes, "metric", *scores, "seeds", "trainable", "total", "seconds", "collapsed", "selected"]
+    header = ["setting", *axes, "metric", *scores, "seeds", "trainable", "total", "seconds", "memory_gb"]
+    header += ["collapsed", "selected"]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow([_cell(name) for name in header])
@@ -44,7 +50,7 @@ def csv_text(compared: Compared) -> str:
             found = row.scores.get(split)
             cells += [None] * 4 if found is None else [found.mean, found.std, found.low, found.high]
         seeds = " ".join(map(str, row.seeds))
-        cells += [seeds, row.trainable, row.total, round(row.seconds, 3), row.collapsed, row.selected]
+        cells += [seeds, row.trainable, row.total, round(row.seconds, 3), row.memory, row.collapsed, row.selected]
         writer.writerow([_cell(cell) for cell in cells])
     return written.getvalue()
 
@@ -54,12 +60,12 @@ def markdown_text(compared: Compared) -> str:
     header = ["setting"]
     for split in compared.splits:
         header.append(f"{split} {score_name(compared.metric)}")
-    header += ["95 % interval", "seeds", "trained", "time"]
+    header += ["95 % interval", "seeds", "trained", "time", "memory"]
     lines = [_line(header), _line(["---", *["---:"] * (len(header) - 1)])]
     lines += [_line(_cells(row, compared)) for row in compared.rows]
     for name, scores in compared.baselines.items():
         shown = [f"{scores[split]:.4f}" if split in scores else "–" for split in compared.splits]
-        lines.append(_line([f"*{baseline_name(name)}*", *shown, "", "", "", ""]))
+        lines.append(_line([f"*{baseline_name(name)}*", *shown, "", "", "", "", ""]))
     lines += ["", f"Mean ± std over seeds; the interval is that of {compared.split}, over rows and seeds."]
     if compared.pairs:
         lines += ["", *(f"- {inline(pair.words)}" for pair in compared.pairs)]
@@ -72,7 +78,15 @@ def _cells(row: Row, compared: Compared) -> list[str]:
     name = f"**{inline(row.name)}**" if row.selected else inline(row.name)
     scores = [score_text(row.scores.get(split)) for split in compared.splits]
     interval = interval_text(row.scores.get(compared.split))
-    return [name, *scores, interval, str(len(row.seeds)), f"{row.trainable:,}", duration(row.seconds)]
+    return [
+        name,
+        *scores,
+        interval,
+        str(len(row.seeds)),
+        f"{row.trainable:,}",
+        duration(row.seconds),
+        memory_text(row.memory),
+    ]
 
 
 def _line(cells: list[str]) -> str:

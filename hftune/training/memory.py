@@ -1,9 +1,16 @@
-"""Turns running out of memory into an error that names the settings to lower. Used by ``hftune.training.fitting``."""
+"""Memory: the most that a run held, and what to lower where there is too little.
+
+Used by ``hftune.training.fitting``, ``hftune.pipeline`` and ``hftune.dryrun``.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -26,3 +33,34 @@ def out_of_memory(batches: RankBatches) -> Iterator[None]:
             hint=f"train.batch_size={half} train.accumulation={batches.accumulation * 2} makes the same updates with "
             "half the memory; a lower data.max_length or train.gradient_checkpointing=true saves more",
         ) from error
+
+
+PROCESS = Path("/proc/self")
+
+
+def forget_peak() -> None:
+    """Start measuring anew: a process that trains run after run shall not show one run's peak in the next."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, else it counts as held
+            (PROCESS / "clear_refs").write_text("5")  # sets the peak to what is held now
+        except (OSError, AttributeError):
+            pass  # another C library, or a locked-down machine: the peak is then that of the whole process
+
+
+def peak_memory() -> int:
+    """The most bytes held since ``forget_peak``: of the GPU where there is one, else of this process.
+
+    Where the system can't forget a peak (macOS), it is the peak since the process began.
+    """
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        for line in (PROCESS / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # no such file system: macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -28,7 +28,9 @@ def cost(facts: RunFacts) -> Section | None:
             pairs.append((name, f"{speed[key]:,.0f} {unit}"))
     if speed.get("mfu") is not None:
         pairs.append(("Use of the hardware's peak (MFU)", percent(float(speed["mfu"]))))
-    known.add("mfu")
+    if speed.get("peak_memory_gb") is not None:
+        pairs.append(("Peak memory", f"{speed['peak_memory_gb']:.2f} GB"))
+    known |= {"mfu", "peak_memory_gb"}
     for key, value in speed.items():
         if key not in known and isinstance(value, int | float):
             pairs.append((key.replace("_", " ").capitalize(), number(value)))
