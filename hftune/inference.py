@@ -16,6 +16,7 @@ import numpy as np
 from hftune import data as datasets
 from hftune.config.data import LabelledData
 from hftune.config.model import ModelSection
+from hftune.config.section import expect
 from hftune.errors import HftuneError
 from hftune.evaluation.baselines import Majority
 from hftune.evaluation.collapse import collapsed
@@ -166,7 +167,7 @@ def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Li
     """Rows that the run was trained on are no test of it."""
     if split == "train" or not is_run(model):
         return
-    trained = set(datasets.load(RunDir.open(model).read_recipe().data).train["text"])
+    trained = set(datasets.load(_own_data(model)).train["text"])
     seen = sum(text in trained for text in texts)
     if seen:
         listener.warn(f"{seen:,} of these {len(texts):,} texts are among the rows that the run was trained on")
@@ -176,7 +177,7 @@ def _own_data(model: Path) -> LabelledData:
     """The data section of the run that the model belongs to."""
     if not is_run(model):
         raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
-    return RunDir.open(model).read_recipe().data
+    return expect(RunDir.open(model).read_recipe().data, LabelledData)
 
 
 def _own_split(section: LabelledData, split: str) -> Any:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hftune.config import Recipe
+    from hftune.config.data import LabelledData
     from hftune.data.checks import Check, Lengths
     from hftune.data.splits import Splits
 
@@ -141,7 +142,9 @@ def check_dataset(
         from hftune.data.checks import check
 
         splits = _load(recipe)
-        found = check(splits, recipe.data.max_length, _token_counter(recipe, splits) if model is not None else None)
+        found = check(
+            splits, _section(recipe).max_length, _token_counter(recipe, splits) if model is not None else None
+        )
     if as_json:
         terminal.show_json(asdict(found))
     else:
@@ -201,7 +204,14 @@ def _load(recipe: Recipe) -> Splits:
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    return load(recipe.data)
+    return load(_section(recipe))
+
+
+def _section(recipe: Recipe) -> LabelledData:
+    from hftune.config.data import LabelledData
+    from hftune.config.section import expect
+
+    return expect(recipe.data, LabelledData)
 
 
 def _most(splits: Splits, split: str, rows: int) -> int:

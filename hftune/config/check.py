@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from hftune.config.kinds import (
     all_settings,
     choices,
+    data_kind,
     default_kind,
     expectation,
     members,
@@ -23,6 +24,7 @@ from hftune.config.kinds import (
 )
 from hftune.config.problems import Problem
 from hftune.config.section import Section
+from hftune.config.task import Task
 from hftune.suggest import closest
 
 Source = Callable[[str], str]
@@ -71,16 +73,20 @@ def check(values: Mapping[str, Any], source: Source) -> tuple[dict[str, Section]
         for name in values
         if name not in section_names()
     ]
+    stated_task = values.get("task")
+    task = stated_task.get("kind") if isinstance(stated_task, Mapping) else None
     for name in section_names():
         given = values.get(name)
         if given is not None and not isinstance(given, Mapping):
             problems.append(_not_a_section(name, given, source(name)))
             continue
-        made, found = _check_section(name, dict(given or {}), source)
+        made, found = _check_section(
+            name, dict(given or {}), source, default_kind(name, task) if section_kinds(name) else None
+        )
         problems.extend(found)
         if made is not None:
             sections[name] = made
-    return sections, problems
+    return sections, problems + list(_ill_suited(sections, source))
 
 
 def got(value: Any) -> str:
@@ -99,11 +105,26 @@ def _not_a_section(name: str, given: Any, source: str) -> Problem:
     return Problem(name, f"expected settings below this key, got {got(given)}", hint, source)
 
 
-def _check_section(name: str, given: dict[str, Any], source: Source) -> tuple[Section | None, list[Problem]]:
+def _ill_suited(sections: Mapping[str, Section], source: Source) -> Iterable[Problem]:
+    """Data of a kind that the task does not read."""
+    task, data = sections.get("task"), sections.get("data")
+    if not isinstance(task, Task) or data is None:
+        return
+    fitting, given = data_kind(task.kind), data.model_dump()["kind"]
+    if given != fitting:
+        others = [kind for kind in section_kinds("task") if data_kind(kind) == given]
+        hint = f"Leave data.kind out, or set task.kind to {' or '.join(others)}." if others else "Leave data.kind out."
+        message = f"task.kind {task.kind} reads data of kind {fitting}; got {given}"
+        yield Problem("data.kind", message, hint, source("data.kind"))
+
+
+def _check_section(
+    name: str, given: dict[str, Any], source: Source, default: str | None
+) -> tuple[Section | None, list[Problem]]:
     known = section_kinds(name)
     kind: str | None = None
     if known:
-        asked = given.setdefault("kind", default_kind(name))
+        asked = given.setdefault("kind", default)
         if asked not in list(known):
             return None, [_unknown_kind(name, asked, list(known), source)]
         kind = asked

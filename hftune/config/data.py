@@ -1,8 +1,8 @@
-"""The ``data`` section: where rows come from and which of them are used."""
+"""The ``data`` section: where rows come from and which of them are used. One class a kind, told apart by ``kind``."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -45,4 +45,48 @@ class LabelledData(Section):
     """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
 
 
-DataSection = LabelledData
+class CorpusData(Section):
+    """Plain text, in documents: what a language model is pretrained on."""
+
+    kind: Literal["corpus"] = "corpus"
+    name: str = "births"
+    """An embedded name, a Hub id, a folder of split files, or one file."""
+    subset: str | None = None
+    """The configuration of a Hub dataset that has several."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hub dataset."""
+    train: str | None = None
+    """File of the training split, where the names in the folder do not tell; or its name on the Hub."""
+    dev: str | None = None
+    """File of the dev split, or its name on the Hub."""
+    test: str | None = None
+    """File of the test split, or its name on the Hub."""
+    text_column: str | None = None
+    """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
+    documents: Literal["lines", "paragraphs", "file"] = "lines"
+    """What one document of a plain text file is: a line, what stands between blank lines, or the whole file."""
+    dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
+    split_seed: int = Field(default=0, ge=0)
+    """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
+
+
+class QuestionData(Section):
+    """Questions and their answers, one pair a line, with a tab between."""
+
+    kind: Literal["questions"] = "questions"
+    name: str = "births"
+    """An embedded name, a folder of split files, or one file."""
+    train: str | None = None
+    """File of the training split, where the names in the folder do not tell."""
+    dev: str | None = None
+    """File of the dev split."""
+    test: str | None = None
+    """File of the test split, which may have no answers."""
+    dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of train that becomes dev when there is no dev split."""
+    split_seed: int = Field(default=0, ge=0)
+    """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
+
+
+DataSection = Annotated[LabelledData | CorpusData | QuestionData, Field(discriminator="kind")]

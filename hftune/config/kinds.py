@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from hftune.config.recipe import Recipe
 from hftune.config.section import Section
+from hftune.config.task import Task
 
 _PLAIN_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -51,12 +52,26 @@ def section_kinds(section: str) -> dict[str, type[Section]]:
     return kinds(Recipe.model_fields[section].annotation)
 
 
-def default_kind(section: str) -> str:
-    """The kind that a section takes when none is stated."""
+def default_kind(section: str, task: object = None) -> str:
+    """The kind that a section takes when none is stated; that of ``data`` follows the task's kind.
+
+    Args:
+        section: Name of the section.
+        task: The task's kind as the user gave it; the default one where it is none or unknown.
+    """
+    if section == "data":
+        return data_kind(task if task in list(section_kinds("task")) else default_kind("task"))
     made: Section = Recipe.model_fields[section].get_default(call_default_factory=True)
     kind = made.model_dump()["kind"]
     assert isinstance(kind, str)
     return kind
+
+
+def data_kind(task: object) -> str:
+    """The kind of data that a kind of task reads."""
+    owner = section_kinds("task")[str(task)]
+    assert issubclass(owner, Task)
+    return owner.data_kind
 
 
 def section_class(section: str, kind: str | None) -> type[Section]:

@@ -53,7 +53,7 @@ def load_recipe(
     except document.DocumentError as error:
         # What is laid over an unreadable file can't be judged: its kinds decide which settings there are.
         raise RecipeError(name, [error.problem, *problems]) from error
-    values = merge(stated, flag_pairs + set_pairs)
+    values = merge(stated, flag_pairs + set_pairs, task)
 
     def source(dotted: str) -> str:
         for origin, pairs in (("--set", set_pairs), ("override", flag_pairs)):

@@ -70,23 +70,36 @@ def nested(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def merge(document: Mapping[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def merge(document: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], task: str | None = None) -> dict[str, Any]:
     """The document's settings with the given ones on top.
 
     Args:
         document: Section name → settings, as the file states them.
         pairs: Dotted keys and values, weakest first.
+        task: The task kind of a document that states none.
     """
     given = nested(pairs)
     merged = dict(document)
-    for section, changes in given.items():
-        below = document.get(section)
+    before = _stated_kind(document, "task") or task
+    after = _stated_kind(given, "task") or before
+    for section in {**document, **given}:
+        below, changes = document.get(section), given.get(section, {})
         if not isinstance(changes, dict) or not isinstance(below, Mapping):
             # An empty section, or something that is no section: the check names it.
-            merged[section] = changes
+            merged[section] = given.get(section, below)
             continue
-        merged[section] = _onto(_of_the_same_kind(section, below, changes), changes, section, pairs)
+        kept = dict(below)
+        if section in section_names() and section_kinds(section):
+            was = _stated_kind(document, section) or default_kind(section, before)
+            now = _stated_kind(given, section) or _stated_kind(document, section) or default_kind(section, after)
+            kept = _of_the_same_kind(section, kept, was, now)
+        merged[section] = _onto(kept, changes, section, pairs)
     return _without_anothers_rate(document, given, merged)
+
+
+def _stated_kind(values: Mapping[str, Any], section: str) -> Any:
+    settings = values.get(section)
+    return settings.get("kind") if isinstance(settings, Mapping) else None
 
 
 def _without_anothers_rate(
@@ -106,18 +119,13 @@ def _without_anothers_rate(
     return merged
 
 
-def _of_the_same_kind(section: str, below: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    if "kind" not in changes or section not in section_names() or not section_kinds(section):
-        return dict(below)
-    stated = below.get("kind", default_kind(section))
-    if stated == changes["kind"]:
-        return dict(below)
+def _of_the_same_kind(section: str, below: dict[str, Any], was: Any, now: Any) -> dict[str, Any]:
+    """The file's settings, where they still belong to the kind that the section has now."""
+    if was == now:
+        return below
     left_out = sorted(set(below) - {"kind"})
     if left_out:
-        logger.info(
-            "%s.kind is now %s: the recipe's %s for %s left out",
-            *(section, changes["kind"], ", ".join(left_out), stated),
-        )
+        logger.info("%s.kind is now %s: the recipe's %s for %s left out", section, now, ", ".join(left_out), was)
     return {}
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field, model_validator
 
-from hftune.config.data import DataSection, LabelledData
+from hftune.config.data import CorpusData, DataSection
 from hftune.config.hub import HubSection
 from hftune.config.method import FullMethod, MethodSection
 from hftune.config.model import ModelSection
 from hftune.config.section import Section
-from hftune.config.task import ClassifyTask, TaskSection
+from hftune.config.task import ClassifyTask, Task, TaskSection
 from hftune.config.train import TrainSection
 
 PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
+
+
+def _data_for(made: dict[str, Any]) -> Any:
+    """The data section of a recipe that states none: of the kind that its task reads."""
+    task = made.get("task", ClassifyTask())
+    assert isinstance(task, Task)
+    by_kind = {section.model_fields["kind"].default: section for section in get_args(get_args(DataSection)[0])}
+    return by_kind[task.data_kind]()
 
 
 class Recipe(Section):
@@ -23,7 +31,7 @@ class Recipe(Section):
 
     task: TaskSection = Field(default_factory=ClassifyTask)
     """What is predicted and scored."""
-    data: DataSection = Field(default_factory=LabelledData)
+    data: DataSection = Field(default_factory=_data_for)
     """Where rows come from."""
     model: ModelSection = Field(default_factory=ModelSection)
     """Which network."""
@@ -33,6 +41,12 @@ class Recipe(Section):
     """How they move."""
     hub: HubSection = Field(default_factory=HubSection)
     """Where the result is published."""
+
+    @model_validator(mode="after")
+    def _refuse_data_that_does_not_suit(self) -> Recipe:
+        if self.data.kind != self.task.data_kind:
+            raise ValueError(f"a task of kind {self.task.kind} reads {self.task.data_kind} data; got {self.data.kind}")
+        return self
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> Recipe:
@@ -56,7 +70,9 @@ class Recipe(Section):
             filled["learning_rate"] = method.scratch_learning_rate if fresh else method.pretrained_learning_rate
         if self.train.epochs is None:
             filled["epochs"] = SCRATCH_EPOCHS if fresh else PRETRAINED_EPOCHS
+        # The model is frozen for its users; here it is still being made.
         if filled:
-            # The model is frozen for its users; here it is still being made.
             object.__setattr__(self, "train", self.train.model_copy(update=filled))
+        if isinstance(self.data, CorpusData) and self.data.dev_share is None:
+            object.__setattr__(self, "data", self.data.model_copy(update={"dev_share": self.task.held_out}))
         return self

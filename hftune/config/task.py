@@ -1,31 +1,35 @@
-"""The ``task`` section: what is predicted and how it is scored. One class a kind, told apart by ``kind``."""
+"""The ``task`` section: what is predicted and how it is scored. One class a kind, told apart by ``kind``.
+
+Each class names the kind of data that suits it: ``hftune.config.kinds`` takes it where a recipe states none.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from hftune.config.section import Section
 
-LOWER_IS_BETTER = frozenset({"loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte"})
+LOWER_IS_BETTER = frozenset(
+    {"loss", "span_loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte", "bits_per_character"}
+)
 """Scores of which less is better."""
 
 
-class ClassifyTask(Section):
-    """One label for a text or a pair of texts."""
+class Task(Section):
+    """What every task has: a score to choose checkpoints by, and the kind of data it reads."""
 
-    kind: Literal["classify"] = "classify"
-    metrics: tuple[str, ...] = ()
-    """Further metrics beside the built-in ones: a name or path that ``evaluate.load`` takes."""
-    select_by: str = "accuracy"
+    data_kind: ClassVar[str]
+    """The kind of the ``data`` section that this task reads."""
+    held_out: ClassVar[float] = 0.1
+    """Share of a corpus that is held out as dev where the recipe does not say."""
+
+    kind: str
+    select_by: str
     """The dev score by which the best checkpoint is chosen."""
     select_mode: Literal["auto", "max", "min"] = "auto"
     """Whether a higher (max) or a lower (min) value of select_by is better; auto knows the built-in ones."""
-    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the target probability that is spread over all labels."""
-    class_weights: Literal["auto"] | dict[str, float] | None = None
-    """Weight of each label in the loss, by label name; auto weighs by inverse frequency."""
 
     @property
     def greater_is_better(self) -> bool:
@@ -33,4 +37,50 @@ class ClassifyTask(Section):
         return self.select_by not in LOWER_IS_BETTER if self.select_mode == "auto" else self.select_mode == "max"
 
 
-TaskSection = ClassifyTask
+class ClassifyTask(Task):
+    """One label for a text or a pair of texts."""
+
+    data_kind: ClassVar[str] = "labelled"
+
+    kind: Literal["classify"] = "classify"
+    select_by: str = "accuracy"
+    """The dev score by which the best checkpoint is chosen."""
+    metrics: tuple[str, ...] = ()
+    """Further metrics beside the built-in ones: a name or path that ``evaluate.load`` takes."""
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the target probability that is spread over all labels."""
+    class_weights: Literal["auto"] | dict[str, float] | None = None
+    """Weight of each label in the loss, by label name; auto weighs by inverse frequency."""
+
+
+class SpanTask(Task):
+    """Pretrain by span corruption: a piece of each document is taken out, and must be written after the rest."""
+
+    data_kind: ClassVar[str] = "corpus"
+    held_out: ClassVar[float] = 0.0
+    """Nothing: what a document says is learned from that document alone, so each one left out is knowledge lost."""
+
+    kind: Literal["span"] = "span"
+    select_by: str = "loss"
+    """The dev score by which the best checkpoint is chosen."""
+    shortest: int = Field(default=4, ge=4)
+    """Fewest characters to which a document is cut; one that has fewer is taken whole."""
+    longest_share: float = Field(default=0.875, gt=0.0, lt=1.0)
+    """Most characters to which a document is cut, as a share of the model's block."""
+    span_share: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Share of the cut document that is taken out, on average."""
+    spans: int = Field(default=1, ge=1)
+    """Pieces that are taken out of a document; they share span_share."""
+
+
+class AnswerTask(Task):
+    """Write the answer to a question."""
+
+    data_kind: ClassVar[str] = "questions"
+
+    kind: Literal["answer"] = "answer"
+    select_by: str = "exact_match"
+    """The dev score by which the best checkpoint is chosen."""
+
+
+TaskSection = Annotated[ClassifyTask | SpanTask | AnswerTask, Field(discriminator="kind")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hftune.config.data import LabelledData
 from hftune.config.recipe import Recipe
 from hftune.config.task import LOWER_IS_BETTER
 from hftune.hub.markdown import inline
@@ -118,7 +119,8 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe) -> list[str]:
         )
     if metrics.get("labels"):
         found.append("It always answers with one of its labels, also where none of them fits.")
-    found.append(f"It reads at most {recipe.data.max_length} tokens of each text; what comes after is cut off.")
+    if isinstance(recipe.data, LabelledData):
+        found.append(f"It reads at most {recipe.data.max_length} tokens of each text; what comes after is cut off.")
     found.append(
         f"The scores come from one run with seed {metrics.get('seed', recipe.train.seed)}; other seeds give others."
     )

@@ -11,8 +11,11 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedMode
 
 from hftune import data as datasets
 from hftune import methods
+from hftune.config.data import LabelledData
 from hftune.config.model import ModelSection
 from hftune.config.recipe import Recipe
+from hftune.config.section import expect
+from hftune.config.task import ClassifyTask
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
 from hftune.evaluation.baselines import classification_baselines
@@ -38,10 +41,12 @@ class Classification:
     def __init__(self, recipe: Recipe) -> None:
         """The recipe is all that a task knows."""
         self.recipe = recipe
+        self.task_section = expect(recipe.task, ClassifyTask)
+        self.data_section = expect(recipe.data, LabelledData)
 
     def load_data(self) -> Splits:
         """Read, check, split and subset the rows."""
-        return datasets.load(self.recipe.data)
+        return datasets.load(self.data_section)
 
     def describe(self, data: Splits) -> DataFacts:
         """Rows, fingerprints and what was done to them."""
@@ -52,14 +57,14 @@ class Classification:
         """The model's own, or one trained on the training texts."""
         tokenizer = load_tokenizer(self.recipe.model, _all_texts(data))
         # pipeline() truncates at this length, so the published model reads what it was trained on.
-        tokenizer.model_max_length = self.recipe.data.max_length
+        tokenizer.model_max_length = self.data_section.max_length
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Tokenise train and dev; the test split stays untouched until the end."""
         self._check(data, tokenizer)
         train, dev = self._tokenise(data, "train", tokenizer), self._tokenise(data, "dev", tokenizer)
-        section = self.recipe.task
+        section = self.task_section
         return TrainingInputs(
             train=train,
             dev=dev,
@@ -135,7 +140,7 @@ class Classification:
             predictions[name] = prediction_rows(rows.to_list(), logits[name], data.labels)
             if is_labelled(rows):
                 scores[name] = classification_scores(
-                    logits[name], np.asarray(rows["label"]), data.labels, self.recipe.task.metrics
+                    logits[name], np.asarray(rows["label"]), data.labels, self.task_section.metrics
                 )
         gold = {name: np.asarray(data.named[name]["label"]) for name in scores}
         return Evaluation(
@@ -149,13 +154,13 @@ class Classification:
         )
 
     def _check(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> None:
-        section, method = self.recipe.task, self.recipe.method
+        section, method = self.task_section, self.recipe.method
         config = load_config(self.recipe.model, tokenizer)
         methods.check(method, config, gradient_checkpointing=self.recipe.train.gradient_checkpointing)
-        check_length(config, self.recipe.data.max_length, method.positions)
-        if self.recipe.data.truncate != "longest" and not data.is_pair:
+        check_length(config, self.data_section.max_length, method.positions)
+        if self.data_section.truncate != "longest" and not data.is_pair:
             raise HftuneError(
-                f"data.truncate is {self.recipe.data.truncate!r}, but {data.source} has one text a row, not pairs",
+                f"data.truncate is {self.data_section.truncate!r}, but {data.source} has one text a row, not pairs",
                 hint="leave data.truncate out, or name the second text with --pair-column",
             )
         scores = self._metrics(data.labels)(_untrained_guess(data))
@@ -167,7 +172,7 @@ class Classification:
             )
 
     def _metrics(self, labels: tuple[str, ...]) -> Any:
-        extra = self.recipe.task.metrics
+        extra = self.task_section.metrics
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             scores = classification_scores(
@@ -178,7 +183,7 @@ class Classification:
         return compute
 
     def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
-        section, rows = self.recipe.data, data.named[split]
+        section, rows = self.data_section, data.named[split]
         pairs = rows["text_pair"] if data.is_pair else None
         encoded = encode(tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate)
         return TokenisedRows(encoded, rows["label"])
@@ -186,7 +191,7 @@ class Classification:
     def _classifier(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], pairs: bool
     ) -> Classifier:
-        section = self.recipe.data
+        section = self.data_section
         return Classifier(model, tokenizer, labels, section.max_length, section.truncate, pairs)
 
 
