@@ -7,9 +7,10 @@ a path that climbs out and a link that leads out are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
+from typing import Protocol
 
-from hftune.config.data import LabelledData
 from hftune.data.sources import FORMATS
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
@@ -25,6 +26,19 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 
 Files = dict[str, list[Path]]
 """The files of each split; several where a split lies in shards."""
+
+
+class SplitNames(Protocol):
+    """A data section that may name the file of each split."""
+
+    @property
+    def train(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def dev(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def test(self) -> str | None: ...  # noqa: D102
 
 
 def as_path(name: str) -> Path | None:
@@ -58,11 +72,11 @@ def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
     )
 
 
-def files_of(path: Path, section: LabelledData) -> Files:
+def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS) -> Files:
     """The split files of a folder, or the one file with what the recipe names beside it."""
     named = {"train": section.train, "dev": section.dev, "test": section.test}
     if path.is_dir():
-        return folder_files(path, {split: name for split, name in named.items() if name is not None})
+        return folder_files(path, {split: name for split, name in named.items() if name is not None}, endings)
     if section.train is not None:
         raise HftuneError(
             f"data.name is a file of training rows already ({quote(path.name)}); data.train names another",
@@ -80,17 +94,18 @@ def files_of(path: Path, section: LabelledData) -> Files:
     return files
 
 
-def folder_files(folder: Path, named: dict[str, str]) -> Files:
+def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] = FORMATS) -> Files:
     """The split files of a folder.
 
     Args:
         folder: where they lie.
         named: files the recipe names, relative to the folder; the others are found by their names.
+        endings: how the name of a file of rows ends.
     """
     candidates = sorted(
         entry
         for entry in folder.iterdir()
-        if entry.suffix.lower() in FORMATS
+        if entry.suffix.lower() in endings
         and not entry.name.startswith((".", "_"))
         and not UNLABELLED & set(_words(entry))
     )
@@ -103,7 +118,7 @@ def folder_files(folder: Path, named: dict[str, str]) -> Files:
             if found:
                 files[split] = _one_file_or_shards(found, split, folder)
     if "train" not in files:
-        files["train"] = _only_file(folder, candidates, files)
+        files["train"] = _only_file(folder, candidates, files, endings)
     for paths in files.values():
         for path in paths:
             _refuse_leading_out(path, folder)
@@ -147,7 +162,7 @@ def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Pat
     return found
 
 
-def _only_file(folder: Path, candidates: list[Path], files: Files) -> list[Path]:
+def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Collection[str]) -> list[Path]:
     """A folder of one data file is that file; otherwise train can't be told."""
     rest = [path for path in candidates if all(path not in paths for paths in files.values())]
     if len(rest) == 1 and not files:
@@ -156,7 +171,7 @@ def _only_file(folder: Path, candidates: list[Path], files: Files) -> list[Path]
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
         hint="a split file has train, dev (or valid, validation) or test in its name and ends in "
-        f"{', '.join(FORMATS)}; name others with --set data.train=FILE",
+        f"{', '.join(endings)}; name others with --set data.train=FILE",
     )
 
 
