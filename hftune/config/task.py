@@ -12,7 +12,7 @@ from pydantic import Field
 from hftune.config.section import Section
 
 LOWER_IS_BETTER = frozenset(
-    {"loss", "span_loss", "ece", "perplexity", "mean_absolute_error", "bits_per_byte", "bits_per_character"}
+    {"loss", "span_loss", "ece", "aurc", "perplexity", "mean_absolute_error", "bits_per_byte", "bits_per_character"}
 )
 """Scores of which less is better."""
 

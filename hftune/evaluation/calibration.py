@@ -5,7 +5,7 @@ Called by the classification task for metrics.json; the report draws its reliabi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,11 @@ def reliability_bins(probabilities: NDArray[Any], gold: NDArray[Any], bins: int 
         gold: ``[rows]``, label indices.
         bins: How many bins the range 0 to 1 is cut into.
     """
-    confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == gold
+    return confidence_bins(probabilities.max(axis=1), probabilities.argmax(axis=1) == gold, bins)
+
+
+def confidence_bins(confidence: NDArray[Any], right: NDArray[Any], bins: int = BINS) -> list[dict[str, float | int]]:
+    """The same of answers that are right or wrong, each with the confidence it was given ``[rows]``."""
     # Rounding may put a sum of exponentials a hair above 1 or at 0: both belong to the outermost bins.
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     return [
@@ -47,9 +50,13 @@ def reliability_bins(probabilities: NDArray[Any], gold: NDArray[Any], bins: int 
 
 def expected_calibration_error(probabilities: NDArray[Any], gold: NDArray[Any], bins: int = BINS) -> float:
     """Mean gap between confidence and accuracy over the bins, weighted by how many rows each holds."""
-    table = reliability_bins(probabilities, gold, bins)
-    gaps = sum(abs(row["confidence"] - row["accuracy"]) * row["count"] for row in table)
-    return float(gaps / len(gold))
+    return mean_gap(reliability_bins(probabilities, gold, bins))
+
+
+def mean_gap(bins: Sequence[Mapping[str, float | int]]) -> float:
+    """Mean gap between confidence and accuracy over the rows of all bins."""
+    rows = sum(one["count"] for one in bins)
+    return float(sum(abs(one["confidence"] - one["accuracy"]) * one["count"] for one in bins) / rows)
 
 
 def fit_temperature(logits: NDArray[Any], gold: NDArray[Any]) -> float:
