@@ -1,0 +1,258 @@
+"""Questions and their answers: tsv files of ``question<TAB>answer``, in splits, with the corpus that lies beside them.
+
+Called by the task that answers questions and by ``hftune.answering``. A test file may hold questions alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from hftune.assets import embedded_data_dir
+from hftune.config.data import QuestionData
+from hftune.data.decode import decode, read_bytes
+from hftune.data.locate import Files, as_path, files_of, folder_files, refuse_missing
+from hftune.data.wording import count, quote
+from hftune.errors import HftuneError
+
+EMBEDDED = ("births",)
+"""Embedded datasets of questions."""
+ENDINGS = (".tsv",)
+HEADER = ("question", "answer")
+CORPUS = "wiki.txt"
+SHAPE = "question<TAB>answer"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The rows of one file, in its order."""
+
+    where: str
+    """The file's name."""
+    questions: tuple[str, ...]
+    answers: tuple[str, ...] | None
+    """One a question; None for a file of questions alone."""
+    lines: tuple[int, ...]
+    """Line of each row in the file."""
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.questions)
+
+    def take(self, indices: Sequence[int]) -> Questions:
+        """Some of the rows, in the order given."""
+        answers = None if self.answers is None else tuple(self.answers[index] for index in indices)
+        chosen = tuple(self.questions[index] for index in indices)
+        return Questions(self.where, chosen, answers, tuple(self.lines[index] for index in indices))
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The answers of a split that must have them."""
+        assert self.answers is not None, f"{self.where} was read as a split with answers"
+        return self.answers
+
+    def fingerprint(self) -> str:
+        """A hash of the rows in their order, the same on every machine."""
+        content = json.dumps([self.questions, self.answers], ensure_ascii=False)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class QuestionSplits:
+    """The splits of a dataset of questions."""
+
+    train: Questions
+    dev: Questions
+    test: Questions | None
+    corpus: Path | None
+    """The text that lies beside the questions; None where there is none."""
+    source: str
+    """The dataset as the recipe names it."""
+    notes: tuple[str, ...]
+    """What was decided on the way and a reader of the results should know."""
+
+    @property
+    def named(self) -> dict[str, Questions]:
+        """The splits there are, by name."""
+        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: rows for name, rows in every.items() if rows is not None}
+
+
+def load_questions(section: QuestionData) -> QuestionSplits:
+    """Read and check every split; a dev split that is not there is cut from train.
+
+    Raises:
+        HftuneError: The files can't be found, or a line is not what it should be.
+    """
+    files = _files(section)
+    rows = {split: _read_split(paths, split) for split, paths in files.items()}
+    notes = []
+    if "dev" not in rows:
+        notes.append(_make_dev(rows, section))
+    test = rows.get("test")
+    if test is not None and test.answers is None:
+        notes.append("test has no answers: it gets predictions and no scores")
+    trained = set(rows["train"].questions)
+    for split in ("dev", "test"):
+        again = sum(question in trained for question in rows[split].questions) if split in rows else 0
+        if again:
+            notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions are asked in train as well")
+    corpus = corpus_file(section)
+    return QuestionSplits(rows["train"], rows["dev"], test, corpus, section.name, tuple(notes))
+
+
+def load_question_split(section: QuestionData, split: str | None) -> tuple[str, Questions]:
+    """One split as it lies there, for asking a model. Nothing is cut or made.
+
+    Args:
+        section: Where the rows come from.
+        split: train, dev or test; all for a single file; where None, all for a file, test where it has answers, else
+            dev.
+    """
+    files = _files(section)
+    single = len(files) == 1
+    if single and split in (None, "all"):
+        return "all", _read(next(iter(files.values()))[0], answers=None)
+    if split is None:
+        test = _read_split(files["test"], "test") if "test" in files else None
+        if test is not None and (test.answers is not None or "dev" not in files):
+            return "test", test
+        split = "dev"
+    if split not in files:
+        choices = "all" if single else ", ".join(files)
+        raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
+    return split, _read_split(files[split], split)
+
+
+def corpus_file(section: QuestionData) -> Path | None:
+    """The text whose characters a fresh model's tokenizer knows too: named, or beside the questions."""
+    if section.corpus is not None:
+        found = as_path(section.corpus)
+        if found is None or not found.is_file():
+            raise refuse_missing(section.corpus, list(EMBEDDED))
+        return found
+    folder = _folder(section)
+    beside = folder / CORPUS if folder is not None else None
+    return beside if beside is not None and beside.is_file() else None
+
+
+def read_text(path: Path) -> str:
+    """A text file, whole."""
+    return decode(read_bytes(path), path)
+
+
+def _folder(section: QuestionData) -> Path | None:
+    if section.name in EMBEDDED:
+        return embedded_data_dir() / section.name
+    path = as_path(section.name)
+    return path if path is None or path.is_dir() else path.parent
+
+
+def _files(section: QuestionData) -> Files:
+    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    if section.name in EMBEDDED:
+        folder = embedded_data_dir() / section.name
+        if not folder.is_dir():
+            raise HftuneError(
+                f"the files of the embedded dataset {quote(section.name)} are not where hftune was installed",
+                hint=f"install hftune again, or make them with `hftune data make {section.name}`",
+            )
+        return folder_files(folder, {split: name for split, name in named.items() if name}, ENDINGS)
+    path = as_path(section.name)
+    if path is None:
+        raise refuse_missing(section.name, list(EMBEDDED))
+    return files_of(path, section, ENDINGS)
+
+
+def _read_split(paths: Sequence[Path], split: str) -> Questions:
+    """All files of a split, joined; only test may lack answers."""
+    parts = [_read(path, answers=None if split == "test" else True) for path in paths]
+    if len({part.answers is None for part in parts}) > 1:
+        raise HftuneError(f"some files of {split} have answers and some have none", hint="give answers in all or none")
+    return Questions(
+        where=parts[0].where if len(parts) == 1 else f"{parts[0].where} …",
+        questions=tuple(question for part in parts for question in part.questions),
+        answers=None if parts[0].answers is None else tuple(answer for part in parts for answer in part.known),
+        lines=tuple(line for part in parts for line in part.lines),
+    )
+
+
+def _read(path: Path, *, answers: bool | None) -> Questions:
+    """One file; answers says whether they must be there, None takes what the first line shows."""
+    lines = read_text(path).rstrip("\r\n").splitlines()
+    if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) == HEADER:
+        first, lines = 2, lines[1:]
+    else:
+        first = 1
+    if not any(line.strip() for line in lines):
+        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {SHAPE} a line")
+    wanted = answers if answers is not None else "\t" in lines[0]
+    rows = [_row(line, path.name, number, wanted) for number, line in enumerate(lines, start=first)]
+    return Questions(
+        where=path.name,
+        questions=tuple(question for question, _ in rows),
+        answers=tuple(answer for _, answer in rows) if wanted else None,
+        lines=tuple(range(first, first + len(rows))),
+    )
+
+
+def _row(line: str, where: str, number: int, wanted: bool) -> tuple[str, str]:
+    cells = [cell.strip() for cell in line.split("\t")]
+    at = f"{quote(where)}, line {number}"
+    if not line.strip():
+        raise HftuneError(f"{at} is blank", hint=f"leave blank lines out: one {SHAPE} a line")
+    if wanted and len(cells) == 1:
+        raise HftuneError(
+            f"{at}: expected {SHAPE}, got a line without a tab: {quote(line)}",
+            hint=f"it looks like {_looks_like(line)}; put one tab between question and answer",
+        )
+    if not wanted and len(cells) > 1:
+        raise HftuneError(
+            f"{at}: has a tab, but the lines before it are questions without answers: {quote(line)}",
+            hint="give an answer to every question of the file, or to none",
+        )
+    if len(cells) > 2:
+        raise HftuneError(
+            f"{at}: expected one tab, got {len(cells) - 1}: {quote(line)}",
+            hint=f"write {SHAPE}, with no tab inside either",
+        )
+    if not all(cells):
+        lacking = "question" if not cells[0] else "answer"
+        raise HftuneError(f"{at}: the {lacking} is empty: {quote(line)}", hint=f"write {SHAPE}, or leave the line out")
+    return cells[0], cells[1] if wanted else ""
+
+
+def _looks_like(line: str) -> str:
+    """What whoever wrote a line without a tab may have meant."""
+    text = line.strip()
+    if r"\t" in text:
+        return r"a tab written as the two characters \t"
+    if "  " in text:
+        return "spaces in place of the tab"
+    if text.endswith("?"):
+        return "a question without its answer"
+    after = text.partition("?")[2]
+    for sign, name in ((",", "comma"), (";", "semicolon"), ("|", "bar"), (":", "colon")):
+        if after.lstrip().startswith(sign):
+            return f"a {name} in place of the tab"
+    return "an answer right behind its question" if after else "plain text"
+
+
+def _make_dev(rows: dict[str, Questions], section: QuestionData) -> str:
+    """Hold some of the training questions out; rows of one question stay together."""
+    train = rows["train"]
+    different = sorted(set(train.questions))
+    size = round(len(different) * section.dev_share)
+    if not 0 < size < len(different):
+        raise HftuneError(
+            f"{quote(train.where)} has too few different questions ({len(different)}) to make dev from",
+            hint="give a dev split, more questions, or another data.dev_share",
+        )
+    held = set(Random(section.split_seed).sample(different, size))
+    rows["dev"] = train.take([index for index, question in enumerate(train.questions) if question in held])
+    rows["train"] = train.take([index for index, question in enumerate(train.questions) if question not in held])
+    return f"dev was made from train: {count(len(rows['dev']), 'question')}, seed {section.split_seed}"
