@@ -5,7 +5,6 @@ Called by the task that answers questions, on its own rows of predictions; the r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -133,15 +132,23 @@ def name_in(question: str, template: str | None) -> str | None:
 
 def names_in_text(names: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Which of the names occur in the texts, as whole words."""
-    missing = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
-    found: set[str] = set()
+    missing, found = set(names), set()
     for chunk in _chunks(texts):
-        # The plain search is many times faster than the pattern, and most names are not in most chunks.
-        here = {name for name, pattern in missing.items() if name in chunk and pattern.search(chunk)}
+        here = {name for name in missing if _has_word(chunk, name)}
         found |= here
-        for name in here:
-            del missing[name]
+        missing -= here
     return found
+
+
+def _has_word(text: str, name: str) -> bool:
+    """Whether the name occurs and is not a part of a longer word; many times faster than a pattern that says so."""
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        if not (at and text[at - 1].isalnum()) and not text[end : end + 1].isalnum():
+            return True
+        at = text.find(name, at + 1)
+    return False
 
 
 def _chunks(texts: Iterable[str]) -> Iterable[str]:
