@@ -135,3 +135,19 @@ def test_skipping_through_accelerate(epoch: int, skipped: int) -> None:
 def test_longest_first_is_stable() -> None:
     assert longest_first([3, 5, 3, 9, 5]).tolist() == [3, 1, 4, 0, 2]
     assert list(FixedOrder(longest_first([1, 2]))) == [1, 0]
+
+
+def test_rows_that_change_are_asked_for_with_their_epoch_and_bucketed_by_its_lengths() -> None:
+    def lengths_in(epoch: int) -> np.ndarray:
+        return np.roll(LENGTHS, 100 * epoch)
+
+    changing = batches(lengths=lengths_in, changing=True)
+    for epoch in (0, 3):
+        changing.set_epoch(epoch)
+        drawn = list(changing)
+        assert {key[0] for group in drawn for key in group} == {epoch}
+        assert [[row for _, row in group] for group in drawn] == list(
+            chain([changing.batch(epoch, index) for index in range(len(changing))])
+        )
+        widest = sum(len(group) * max(lengths_in(epoch)[row] for _, row in group) for group in drawn)
+        assert 1 - LENGTHS.sum() / widest < 0.04, "padding, by the lengths of this epoch"

@@ -96,7 +96,8 @@ def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingA
         world_size=arguments.world_size,
         rank=arguments.process_index,
         seed=section.seed,
-        lengths=inputs.train_lengths if section.bucket_by_length else None,
+        lengths=(inputs.epoch_lengths or inputs.train_lengths) if section.bucket_by_length else None,
+        changing=inputs.epoch_lengths is not None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,3 +33,6 @@ class TrainingInputs:
     """Trainer's preprocess_logits_for_metrics: (outputs, labels) → what compute_metrics needs of them, no more."""
     keep_columns: bool = False
     """Whether the collator reads columns that the model does not take; they are left out before it otherwise."""
+    epoch_lengths: Callable[[int], Sequence[int]] | None = None
+    """Tokens of each training row in an epoch, where rows change from epoch to epoch; ``train`` is then asked for
+    (epoch, row) and must answer by these two alone, so that a resumed run sees what the first one saw."""

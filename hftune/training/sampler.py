@@ -7,7 +7,8 @@ several processes see disjoint rows of one order: the order of a single process 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -71,11 +72,12 @@ class FixedOrder(Sampler[int]):
         return len(self.order)
 
 
-class RankBatches(Sampler[list[int]]):
+class RankBatches(Sampler[list[Any]]):
     """The batches of one process.
 
     A forward pass of all processes together takes ``batch_size × world_size`` rows; process r gets every
     world_size-th of them, so all work on like lengths. ``batch_size`` and ``drop_last`` are read by accelerate.
+    Rows that change from epoch to epoch are asked for as (epoch, row).
     """
 
     drop_last = False
@@ -89,10 +91,11 @@ class RankBatches(Sampler[list[int]]):
         world_size: int,
         rank: int,
         seed: int,
-        lengths: Sequence[int] | None,
+        lengths: Sequence[int] | Callable[[int], Sequence[int]] | None,
+        changing: bool = False,
     ) -> None:
-        """lengths: tokens of each row; None shuffles without regard to length."""
-        assert lengths is None or len(lengths) == rows, "a length for every row"
+        """lengths: tokens of each row, or of each row in an epoch; None shuffles without regard to length."""
+        assert lengths is None or callable(lengths) or len(lengths) == rows, "a length for every row"
         self.rows = rows
         self.batch_size = batch_size
         self.accumulation = accumulation
@@ -101,15 +104,19 @@ class RankBatches(Sampler[list[int]]):
         self.seed = seed
         self.pass_rows = batch_size * world_size
         self.update_rows = self.pass_rows * accumulation
-        self._lengths = None if lengths is None else np.asarray(lengths)
+        self._lengths = lengths if lengths is None or callable(lengths) else np.asarray(lengths)
+        self._changing = changing
         self._epoch = 0
         self._ordered: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return -(-self.rows // self.pass_rows)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self.batch(self._epoch, index) for index in range(len(self)))
+    def __iter__(self) -> Iterator[list[Any]]:
+        epoch = self._epoch
+        for index in range(len(self)):
+            rows = self.batch(epoch, index)
+            yield [(epoch, row) for row in rows] if self._changing else rows
 
     @property
     def updates(self) -> int:
@@ -146,7 +153,8 @@ class RankBatches(Sampler[list[int]]):
 
     def _together(self, epoch: int, index: int) -> np.ndarray:
         if self._ordered is None or self._ordered[0] != epoch:
-            order = epoch_order(self.seed, epoch, self.rows, self.update_rows, self._lengths)
+            lengths = np.asarray(self._lengths(epoch)) if callable(self._lengths) else self._lengths
+            order = epoch_order(self.seed, epoch, self.rows, self.update_rows, lengths)
             self._ordered = (epoch, order)
         start = index * self.pass_rows
         return self._ordered[1][start : start + self.pass_rows]
