@@ -20,15 +20,14 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.files import read_json, write_json
+from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
 from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
+from hftune.models.facts import CARD, saved_facts
 
-CARD = "hftune.json"
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
 
 
@@ -114,7 +113,7 @@ class Classifier:
             tokenizer = AutoTokenizer.from_pretrained(
                 location, revision=section.revision, trust_remote_code=section.trust_remote_code
             )
-            facts = _facts(location, section.revision)
+            facts = saved_facts(location, section.revision)
             model = _load_model(location, section, facts)
         names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
         if facts and tuple(facts["labels"]) != names:
@@ -154,19 +153,6 @@ def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> 
         use_safetensors=None if section.allow_pickle else True,
         dtype=torch.float32,
     )
-
-
-def _facts(location: str, revision: str | None) -> dict[str, Any]:
-    """What ``save`` noted beside the weights, from a folder or the Hub; empty for a model that is not ours."""
-    found = cached_file(
-        location,
-        CARD,
-        revision=revision,
-        # Most models have no such file, and offline nothing can be asked: both mean the model's own defaults.
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return read_json(Path(found)) if found is not None else {}
 
 
 def encode(

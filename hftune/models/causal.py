@@ -1,0 +1,114 @@
+"""Causal language models: fresh, from a run, a folder or the Hub; saved with their code. Called by tasks.
+
+minGPT is registered with the Auto classes here, so that a saved one loads without running the code that lies beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.files import write_json
+from hftune.models import mingpt
+from hftune.models.adapter import refuse_adapter
+from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
+from hftune.models.facts import CARD, saved_facts
+from hftune.models.load import LoadedModel, load_config
+
+
+def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+    """A language model for this tokenizer, in fp32: the checkpoint's weights, or fresh ones.
+
+    Raises:
+        HftuneError: The checkpoint can't be had, or was trained with another vocabulary.
+    """
+    mingpt.register()
+    config = load_config(section, tokenizer)
+    if section.from_scratch:
+        return LoadedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), ())
+    location = locate(section.name)
+    refuse_pickle(location, section)
+    with explained(section):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            location,
+            config=config,
+            revision=section.revision,
+            trust_remote_code=section.trust_remote_code,
+            use_safetensors=None if section.allow_pickle else True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    if info["missing_keys"]:
+        raise HftuneError(
+            f"{section.name} is not a causal language model: it has no weights for {sorted(info['missing_keys'])[0]}",
+            hint="take a checkpoint of a GPT, such as a run of `hftune pretrain`",
+        )
+    _check_vocabulary(section, model, tokenizer, location)
+    return LoadedModel(model, ())
+
+
+def save_causal_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, **facts: Any) -> None:
+    """Weights as safetensors, the code of a minGPT, the tokenizer, and hftune.json with the facts."""
+    mingpt.register()  # from here on a saved minGPT carries its code
+    model.config.use_cache = True  # Trainer switches it off in passing
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_json(folder / CARD, facts)
+
+
+def load_saved_lm(
+    name: str, section: ModelSection | None = None, device: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    """Model in evaluation mode, tokenizer and facts, from a folder, a run or a Hub id."""
+    mingpt.register()
+    section = section or ModelSection(name=name)
+    location = locate(name)
+    refuse_pickle(location, section)
+    ask_first(location, section)
+    with explained(section):
+        refuse_adapter(location)
+        tokenizer = AutoTokenizer.from_pretrained(
+            location, revision=section.revision, trust_remote_code=section.trust_remote_code
+        )
+        facts = saved_facts(location, section.revision)
+        model = AutoModelForCausalLM.from_pretrained(
+            location,
+            revision=section.revision,
+            trust_remote_code=section.trust_remote_code,
+            use_safetensors=None if section.allow_pickle else True,
+            dtype=torch.float32,
+        )
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return model.eval(), tokenizer, facts
+
+
+def _check_vocabulary(
+    section: ModelSection, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, location: str
+) -> None:
+    """Ids that mean something else to the weights would train, and answer, as if nothing were wrong."""
+    embedded = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > embedded:
+        raise HftuneError(
+            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.name} embeds {embedded}: it was "
+            "trained with another vocabulary",
+            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer out",
+        )
+    if section.tokenizer is None:
+        return
+    with explained(section):
+        own = AutoTokenizer.from_pretrained(
+            location, revision=section.revision, trust_remote_code=section.trust_remote_code
+        )
+    theirs, ours = own.get_vocab(), tokenizer.get_vocab()
+    moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
+    if moved is not None:
+        raise HftuneError(
+            f"model.tokenizer is {section.tokenizer}, whose vocabulary is not that of the checkpoint {section.name}: "
+            f"{moved!r} is number {theirs[moved]} there and {ours.get(moved, 'not known')} here",
+            hint="leave model.tokenizer out",
+        )
