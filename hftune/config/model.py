@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
 
 from hftune.config.section import Section
 
 SCRATCH = "scratch:"
+MINGPT = f"{SCRATCH}mingpt"
 
 
 class ModelSection(Section):
@@ -19,9 +22,19 @@ class ModelSection(Section):
     tokenizer: str | None = None
     """Tokenizer to use instead of the model's own: a Hub id or a folder."""
     vocab_size: int = Field(default=4000, ge=300)
-    """Size of the vocabulary that is trained for a scratch model."""
+    """Size of the vocabulary that is trained for a scratch model; a minGPT has one of characters."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of hidden states, attention and classifier; the checkpoint's own where not given."""
+    attention: Literal["vanilla", "rope", "synthesizer", "performer", "bigbird", "linformer"] | None = None
+    """How a fresh minGPT attends; vanilla where not given."""
+    layers: int | None = Field(default=None, ge=1)
+    """Blocks of a fresh minGPT; the preset's where not given."""
+    heads: int | None = Field(default=None, ge=1)
+    """Attention heads of a fresh minGPT; they divide its width."""
+    width: int | None = Field(default=None, ge=2)
+    """Width of a fresh minGPT."""
+    block: int | None = Field(default=None, ge=8)
+    """Most tokens that a fresh minGPT reads and writes in one sequence."""
     trust_remote_code: bool = False
     """Run Python code that comes with the checkpoint."""
     allow_pickle: bool = False
@@ -31,3 +44,25 @@ class ModelSection(Section):
     def from_scratch(self) -> bool:
         """Whether the weights start fresh."""
         return self.name.startswith(SCRATCH)
+
+    @property
+    def fresh_mingpt(self) -> bool:
+        """Whether this is a minGPT whose weights start fresh."""
+        return self.name == MINGPT or self.name.startswith(f"{MINGPT}-")
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What is asked for of a fresh minGPT's shape."""
+        asked: dict[str, Any] = {"attention": self.attention, "layers": self.layers, "heads": self.heads}
+        asked |= {"width": self.width, "block": self.block}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _refuse_what_would_be_ignored(self) -> ModelSection:
+        if self.shape and not self.fresh_mingpt:
+            raise ValueError(
+                f"{', '.join(self.shape)} can be set for {MINGPT} only; {self.name} has a shape of its own"
+            )
+        if self.fresh_mingpt and self.vocab_size != type(self).model_fields["vocab_size"].default:
+            raise ValueError(f"vocab_size can't be set for {self.name}: its vocabulary are the characters of the text")
+        return self

@@ -20,7 +20,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
 from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
-from hftune.models.presets import preset
+from hftune.models.presets import preset, refuse_other_head
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class LoadedModel:
 def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTokenizerBase:
     """The model's tokenizer; for a scratch model, one trained on the texts (the training split, nothing else)."""
     if section.from_scratch and section.tokenizer is None:
-        return preset(section.name).train_tokenizer(texts, section.vocab_size)
+        return preset(section).train_tokenizer(texts, section.vocab_size)
     source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
     location = locate(source.name)
     ask_first(location, source)
@@ -59,7 +59,7 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTok
 def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The architecture, before any weights: what length and label checks are made against."""
     if section.from_scratch:
-        config = preset(section.name).build_config(tokenizer)
+        config = preset(section).build_config(tokenizer)
     else:
         with explained(section):
             refuse_adapter(locate(section.name))
@@ -78,6 +78,7 @@ def load_sequence_classifier(
 
     A head that the checkpoint brings is kept only when its label names are the same ones.
     """
+    refuse_other_head(section, causal=False)
     config = load_config(section, tokenizer)
     brought = tuple(config.id2label.values())
     config.id2label = dict(enumerate(labels))

@@ -5,8 +5,10 @@ A machine with no network can run everything with these. Used by ``hftune.models
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from transformers import (
     BertConfig,
@@ -17,17 +19,24 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from hftune.config.model import SCRATCH
+from hftune.config.model import SCRATCH, ModelSection
 from hftune.errors import HftuneError
+from hftune.models.chars import build_char_tokenizer
+from hftune.models.mingpt import MinGPTConfig
 from hftune.suggest import did_you_mean
 
 # RoBERTa numbers positions from padding_idx + 1, so two of them are never used.
 ROBERTA_OFFSET = 2
+TYPEABLE = string.ascii_letters + string.digits + string.punctuation + " "
+"""Always in a vocabulary of characters: a corpus may lack the question mark that a later question ends in."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How a scratch model and its tokenizer are made."""
+    """How a fresh encoder and its tokenizer are made."""
+
+    causal: ClassVar[bool] = False
+    """Whether it predicts the next token; encoders read both ways."""
 
     config: Callable[..., PreTrainedConfig]
     tokenizer: Callable[[], PreTrainedTokenizerBase]
@@ -76,7 +85,43 @@ def _roberta_tokenizer() -> PreTrainedTokenizerBase:
     return RobertaTokenizer(vocab={"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4})
 
 
-PRESETS = {
+@dataclass(frozen=True)
+class MinGPTPreset:
+    """How a fresh minGPT and its vocabulary of characters are made."""
+
+    causal: ClassVar[bool] = True
+
+    layers: int = 4
+    heads: int = 8
+    width: int = 256
+    block: int = 128
+    attention: str = "vanilla"
+
+    def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        """The architecture with this tokenizer's vocabulary; generation ends at the mask, as training sequences do."""
+        try:
+            return MinGPTConfig(
+                vocab_size=len(tokenizer),
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.mask_token_id,
+                block_size=self.block,
+                hidden_size=self.width,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+                attention=self.attention,
+            )
+        except ValueError as error:
+            reason = str(error).replace("hidden_size", "model.width").replace("num_attention_heads", "model.heads")
+            raise HftuneError(
+                f"no minGPT has this shape: {reason}", hint="change model.width, model.heads or model.block"
+            ) from error
+
+    def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
+        """One token a character of the texts; there is nothing to learn, so the size is theirs."""
+        return build_char_tokenizer([TYPEABLE, *texts], block_size=self.block)
+
+
+PRESETS: dict[str, Preset | MinGPTPreset] = {
     "bert-tiny": Preset(BertConfig, BertTokenizer, 512, layers=2, width=128, heads=2, feed_forward=512),
     "tinybert": Preset(BertConfig, BertTokenizer, 512, layers=4, width=312, heads=12, feed_forward=1200),
     "roberta-tiny": Preset(
@@ -88,15 +133,29 @@ PRESETS = {
         heads=2,
         feed_forward=512,
     ),
+    "mingpt": MinGPTPreset(),
+    "mingpt-tiny": MinGPTPreset(layers=2, heads=4, width=64),
 }
 
 
-def preset(name: str) -> Preset:
-    """The preset of a ``scratch:<preset>`` model name."""
-    key = name.removeprefix(SCRATCH)
+def preset(section: ModelSection) -> Preset | MinGPTPreset:
+    """The preset of a ``scratch:<preset>`` model, in the shape that is asked for."""
+    key = section.name.removeprefix(SCRATCH)
     if key not in PRESETS:
         raise HftuneError(
             f"no scratch model {key!r}: there are {', '.join(PRESETS)}",
             hint=did_you_mean(key, PRESETS) or f"use --model {SCRATCH}{next(iter(PRESETS))}",
         )
-    return PRESETS[key]
+    found = PRESETS[key]
+    return replace(found, **section.shape) if isinstance(found, MinGPTPreset) else found
+
+
+def refuse_other_head(section: ModelSection, *, causal: bool) -> None:
+    """A fresh GPT can't classify yet, and a fresh encoder, which sees the whole text, can't predict what comes next."""
+    if not section.from_scratch or preset(section).causal == causal:
+        return
+    fitting = [name for name, known in PRESETS.items() if known.causal == causal]
+    needed = "a model that predicts the next token" if causal else "an encoder"
+    raise HftuneError(
+        f"this task needs {needed}; {section.name} is none", hint=f"use --model {SCRATCH}{' or '.join(fitting)}"
+    )
