@@ -16,6 +16,8 @@ from hftune.config.train import TrainSection
 
 PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
+MUON_SCRATCH_LEARNING_RATE = 4e-3
+"""Of fresh weights under Muon; pretrained ones take the method's, since Muon's steps are as large as AdamW's."""
 
 
 def _data_for(made: dict[str, Any]) -> Any:
@@ -58,6 +60,8 @@ class Recipe(Section):
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")
         if self.hub.push_to is None and (self.hub.private or self.hub.revision is not None):
             raise ValueError("hub.private and hub.revision do nothing without hub.push_to")
+        if self.train.optimizer == "muon" and self.method.kind != "full":
+            raise ValueError(f"train.optimizer muon is for method.kind full; {self.method.kind} moves no whole matrix")
         return self
 
     @model_validator(mode="after")
@@ -68,6 +72,8 @@ class Recipe(Section):
         if self.train.learning_rate is None:
             method = self.method
             filled["learning_rate"] = method.scratch_learning_rate if fresh else method.pretrained_learning_rate
+            if fresh and self.train.optimizer == "muon":
+                filled["learning_rate"] = MUON_SCRATCH_LEARNING_RATE
         if self.train.epochs is None:
             filled["epochs"] = SCRATCH_EPOCHS if fresh else PRETRAINED_EPOCHS
         # The model is frozen for its users; here it is still being made.

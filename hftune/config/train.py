@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hftune.config.section import Section
 
@@ -27,14 +27,18 @@ class TrainSection(Section):
     """Rows in one forward pass of an evaluation on one device."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak learning rate; chosen by the method and by whether weights are fresh where not given."""
-    optimizer: Literal["adamw"] = "adamw"
-    """The optimiser; AdamW, fused where the device has it."""
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """What the learning rate does after the warm-up."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """The optimiser: AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest."""
+    momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Muon's momentum; 0.95 where not given."""
+    schedule: Literal["linear", "cosine", "constant", "hold"] = "linear"
+    """What the learning rate does after the warm-up; hold keeps it, then lets it fall to zero in a line."""
+    decay: float | None = Field(default=None, gt=0.0)
+    """How long hold lets it fall: a share of all updates when at most 1, else a number of them; 0.6 where not given."""
     warmup: float = Field(default=0.1, ge=0.0)
     """Warm-up: a share of all updates when below 1, else a number of updates."""
     weight_decay: float = Field(default=0.01, ge=0.0)
-    """Weight decay; norms and biases are left out."""
+    """Weight decay; norms and biases are left out, under Muon embeddings too."""
     max_grad_norm: float = Field(default=1.0, ge=0.0)
     """Gradients are clipped to this norm; 0 does not clip."""
     eval_steps: int | None = Field(default=None, ge=1)
@@ -65,3 +69,12 @@ class TrainSection(Section):
     """Trackers beside history.jsonl, as Trainer names them: tensorboard, trackio, wandb …"""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Any other TrainingArguments field by its own name."""
+
+    @model_validator(mode="after")
+    def _refuse_what_would_be_ignored(self) -> TrainSection:
+        """A setting of an optimiser or a schedule that was not chosen is a mistake of whoever wrote it."""
+        if self.momentum is not None and self.optimizer != "muon":
+            raise ValueError("momentum is Muon's; set train.optimizer to muon, or leave it out")
+        if self.decay is not None and self.schedule != "hold":
+            raise ValueError("decay is for the schedule hold; set train.schedule to hold, or leave it out")
+        return self

@@ -21,9 +21,17 @@ from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
 from hftune.suggest import did_you_mean
 from hftune.training.extra import checked_extra
+from hftune.training.formats import has_fast_bf16
 
-OPTIMIZERS = {"adamw": "adamw_torch_fused"}
-SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "muon": "adamw_torch_fused"}
+"""Trainer's names. Muon is made by ``hftune.training.muon``, and what Trainer reads here does not come to pass."""
+SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "constant": "constant_with_warmup",
+    "hold": "warmup_stable_decay",
+}
+DECAY = 0.6
 
 
 def make_arguments(
@@ -58,7 +66,7 @@ def make_arguments(
         "gradient_accumulation_steps": section.accumulation,
         "learning_rate": section.learning_rate,
         "optim": OPTIMIZERS[section.optimizer],
-        "lr_scheduler_type": SCHEDULES[section.schedule],
+        **_schedule(section),
         "warmup_steps": section.warmup,
         "weight_decay": section.weight_decay,
         "max_grad_norm": section.max_grad_norm,
@@ -95,6 +103,18 @@ def make_arguments(
     return arguments, notes
 
 
+def _schedule(section: TrainSection) -> dict[str, Any]:
+    """The schedule by Trainer's names; the trainer turns a share of the updates into their number when it knows it."""
+    fields: dict[str, Any] = {"lr_scheduler_type": SCHEDULES[section.schedule]}
+    if section.schedule == "hold":
+        if "lr_scheduler_kwargs" in section.extra:
+            raise HftuneError(
+                "train.extra.lr_scheduler_kwargs is what train.decay already says", hint="set train.decay instead"
+            )
+        fields["lr_scheduler_kwargs"] = {"num_decay_steps": section.decay or DECAY, "decay_type": "linear"}
+    return fields
+
+
 def _rhythm(section: TrainSection) -> dict[str, Any]:
     """Evaluate and save together, so that the best score always has its checkpoint."""
     strategy = "epoch" if section.eval_steps is None else "steps"
@@ -114,8 +134,7 @@ def _precision(precision: str, *, cpu: bool) -> dict[str, bool]:
         precision = "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
     lacking = None
     if precision == "bf16" and cpu:
-        has = torch.cpu.get_capabilities()
-        native = any(has.get(unit) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
+        native = has_fast_bf16(torch.device("cpu"))
         lacking = None if native else "this CPU computes bf16 in software, many times slower than fp32"
     elif precision == "bf16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported(False):
         lacking = f"{torch.cuda.get_device_name()} has no bf16"

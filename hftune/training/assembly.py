@@ -20,6 +20,8 @@ from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import threads_for
+from hftune.training.matrices import block_matrices
+from hftune.training.muon import muon_for
 from hftune.training.progress import Listener, Silent
 from hftune.training.sampler import RankBatches
 from hftune.training.trainer import HftuneTrainer
@@ -81,11 +83,23 @@ def build(
         clock=clock,
         listener=listener,
         callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
+        optimizer=_optimizer(section, model),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(trainer.history)
     trainer.add_callback(Progress(listener, inputs.select_by))
     return trainer
+
+
+def _optimizer(section: TrainSection, model: torch.nn.Module) -> tuple[Any, dict[str, Any]] | None:
+    """Trainer's optimizer_cls_and_kwargs, or None for its own AdamW."""
+    if section.optimizer == "adamw":
+        return None
+    block_matrices(model)  # what can't be told apart is said before anything is written
+    settings = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
+    momentum = {} if section.momentum is None else {"momentum": section.momentum}
+    # Trainer calls the first with nothing, and what it gets from that with the model and the settings.
+    return (lambda: muon_for), {**settings, **momentum}
 
 
 def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:

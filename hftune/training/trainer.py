@@ -50,6 +50,7 @@ class HftuneTrainer(RowOrderTrainer):
         clock: Clock,
         listener: Listener,
         callbacks: list[Any],
+        optimizer: tuple[Any, dict[str, Any]] | None = None,
     ) -> None:
         """Everything is made by ``build``; the model's own loss is taken to be a mean over the rows of a batch."""
         base = unwrap_peft_model(model)
@@ -80,6 +81,7 @@ class HftuneTrainer(RowOrderTrainer):
             compute_metrics=inputs.compute_metrics,
             preprocess_logits_for_metrics=inputs.preprocess_logits,
             callbacks=callbacks,
+            optimizer_cls_and_kwargs=optimizer,
         )
 
     # ---- training batches ----
@@ -146,6 +148,15 @@ class HftuneTrainer(RowOrderTrainer):
         scaled = self.accelerator.scaler is not None  # fp16 meets inf as a matter of course and skips the step
         self._watch.check(None if scaled else norm, self.state, self.stop, self.checkpoints.directory)
         return norm
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule; a decay given as a share of all updates becomes their number, which is known only here."""
+        settings = dict(self.args.lr_scheduler_kwargs or {})
+        if decay := settings.get("num_decay_steps"):
+            longest = max(0, num_training_steps - self.args.get_warmup_steps(num_training_steps))
+            settings["num_decay_steps"] = min(round(decay * num_training_steps if decay <= 1 else decay), longest)
+            self.args.lr_scheduler_kwargs = settings
+        return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- evaluation ----
 

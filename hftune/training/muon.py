@@ -1,0 +1,166 @@
+"""Muon: momentum whose matrices are orthogonalised before they move the weights; AdamW for all that is no matrix.
+
+A matrix of a block moves by 0.2·√max(rows, cols)·UVᵀ, where USVᵀ is its momentum: every direction by the same amount,
+and by as much as AdamW would move an entry, so that one learning rate suits both. UVᵀ comes from five Newton-Schulz
+steps. One optimizer with parameter groups, so Trainer's schedule, clipping, saving and resuming work as ever.
+Made by ``hftune.training.trainer``. See Jordan et al. 2024 (Muon) and Liu et al. 2025 (the scale).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from hftune.training.formats import has_fast_bf16
+from hftune.training.matrices import block_matrices
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the odd polynomial aσ + bσ³ + cσ⁵, as steep at 0 as it can be while it keeps [0, 1] bounded."""
+STEPS = 5
+MATCH_ADAMW = 0.2
+"""Root mean square of an AdamW update, measured over trainings; a matrix with singular values 1 is brought to it."""
+
+
+def orthogonalise(matrices: Tensor, steps: int = STEPS) -> Tensor:
+    """UVᵀ of each USVᵀ, about: singular values come out between 0.7 and 1.2, singular vectors as they were.
+
+    Args:
+        matrices: [N, rows, cols]; computed in their own format.
+        steps: Newton-Schulz steps; each takes singular values σ to aσ + bσ³ + cσ⁵.
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1 then
+    for _ in range(steps):
+        gram = x @ x.mT  # the smaller of the two sides
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for groups with ``parts``, AdamW for the others."""
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float = 0.95) -> None:
+        """Take groups as ``muon_for`` makes them.
+
+        Args:
+            groups: Parameter groups, each with ``params`` and ``weight_decay``; ``parts`` and ``axis`` make it Muon's.
+            lr: Learning rate of all groups.
+            momentum: How much of the past a matrix's momentum keeps in a step.
+        """
+        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True, "parts": 0, "axis": 0}
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, **settings})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every weight that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        matrices: dict[tuple[torch.Size, torch.device], list[tuple[Tensor, Tensor, dict[str, Any]]]] = defaultdict(list)
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not moving:
+                continue
+            if not group["parts"]:
+                self._adamw(group, moving)
+                continue
+            for parameter, update in zip(moving, self._momenta(group, moving), strict=True):
+                pieces = (one.chunk(group["parts"], group["axis"]) for one in (parameter, update))
+                for weight, wanted in zip(*pieces, strict=True):
+                    matrices[_wide(weight).shape, weight.device].append((weight, wanted, group))
+        for (shape, device), equal in matrices.items():
+            self._move(equal, MATCH_ADAMW * math.sqrt(max(shape)), device)
+        return loss
+
+    def _momenta(self, group: dict[str, Any], parameters: list[Tensor]) -> list[Tensor]:
+        """Gradients with Nesterov momentum, which looks a step ahead: the momentum as it will be with them again."""
+        gradients = _gradients(parameters)
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        held = [self.state[parameter]["momentum"] for parameter in parameters]
+        torch._foreach_lerp_(held, gradients, 1 - group["momentum"])
+        return list(torch._foreach_lerp(gradients, held, group["momentum"]))
+
+    @staticmethod
+    def _move(equal: list[tuple[Tensor, Tensor, dict[str, Any]]], scale: float, device: torch.device) -> None:
+        """Orthogonalise matrices of one shape together, which fills the device better, and take the step."""
+        precision = torch.bfloat16 if has_fast_bf16(device) else torch.float32
+        stacked = torch.stack([_wide(update).to(precision) for _, update, _ in equal])
+        for (weight, _, group), direction in zip(equal, orthogonalise(stacked), strict=True):
+            turned = direction if weight.shape == direction.shape else direction.mT
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(turned.to(weight.dtype), alpha=-group["lr"] * scale)
+
+    def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        states = [self.state[parameter] for parameter in parameters]
+        adamw(
+            parameters,
+            _gradients(parameters),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=group["fused"],
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.95) -> Muon:
+    """Muon on the blocks' matrices, AdamW on the rest of what moves.
+
+    Weight decay is for matrices: those of the blocks, and linear maps outside them. Norms, biases, embeddings and other
+    parameters of one kind have none.
+
+    Raises:
+        HftuneError: No matrix of a block moves, or one can't be told into queries, keys and values.
+    """
+    found = block_matrices(model)
+    kinds = sorted({(matrix.parts, matrix.axis) for matrix in found})
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [matrix.parameter for matrix in found if (matrix.parts, matrix.axis) == (parts, axis)],
+            "weight_decay": weight_decay,
+            "parts": parts,
+            "axis": axis,
+        }
+        for parts, axis in kinds
+    ]
+    in_blocks = {id(matrix.parameter) for matrix in found}
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    maps = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - embedded
+    rest = [one for one in model.parameters() if one.requires_grad and id(one) not in in_blocks]
+    for decay, belongs in ((weight_decay, True), (0.0, False)):
+        chosen = [one for one in rest if (id(one) in maps) == belongs]
+        if chosen:
+            groups.append({"params": chosen, "weight_decay": decay})
+    return Muon(groups, lr=lr, momentum=momentum)
+
+
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
