@@ -192,6 +192,8 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
     facts = task.describe(data)
     for note in facts.notes:
         listener.note(note)
+    for warning in facts.warnings:
+        listener.warn(warning)
     tokenizer = task.load_tokenizer(data)
     inputs = task.prepare(data, tokenizer)
 

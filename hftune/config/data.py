@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hftune.config.section import Section
 
@@ -45,6 +45,31 @@ class LabelledData(Section):
     """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
 
 
+class JointData(LabelledData):
+    """Labelled texts, and text of the same kind without labels."""
+
+    kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # labelled data, and more
+    unlabeled: str | None = None
+    """Unlabelled text: a file, a folder, a Hub id, an embedded name, or train for the training texts themselves."""
+    line_by_line: bool | None = None
+    """Whether each line is one example, cut at max_length; so where block_size is not given."""
+    block_size: int | None = Field(default=None, ge=3)
+    """Join all unlabelled lines and cut them into blocks of this many tokens, special tokens among them."""
+    limit_unlabeled: int | None = Field(default=None, ge=1)
+    """Use this many unlabelled lines: drawn at random, seeded and nested."""
+
+    @model_validator(mode="after")
+    def _lines_or_blocks(self) -> JointData:
+        if self.line_by_line and self.block_size is not None:
+            raise ValueError("line_by_line and block_size exclude each other; leave one of them out")
+        return self
+
+    @property
+    def blocks(self) -> int | None:
+        """Tokens of a block, or None for one example a line."""
+        return self.max_length if self.line_by_line is False and self.block_size is None else self.block_size
+
+
 class CorpusData(Section):
     """Plain text, in documents: what a language model is pretrained on."""
 
@@ -63,8 +88,8 @@ class CorpusData(Section):
     """File of the test split, or its name on the Hub."""
     text_column: str | None = None
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
-    documents: Literal["lines", "paragraphs", "file"] = "lines"
-    """What one document of a plain text file is: a line, what stands between blank lines, or the whole file."""
+    documents: Literal["lines", "paragraphs", "file"] | None = None
+    """What one document of a text file is: a line (the default), what stands between blank lines, or the whole file."""
     dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
     split_seed: int = Field(default=0, ge=0)
@@ -93,4 +118,4 @@ class QuestionData(Section):
     """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
 
 
-DataSection = Annotated[LabelledData | CorpusData | QuestionData, Field(discriminator="kind")]
+DataSection = Annotated[LabelledData | JointData | CorpusData | QuestionData, Field(discriminator="kind")]

@@ -71,6 +71,10 @@ class SpanTask(Task):
     """Share of the cut document that is taken out, on average."""
     spans: int = Field(default=1, ge=1)
     """Pieces that are taken out of a document; they share span_share."""
+    window: Literal["start", "anywhere"] = "start"
+    """Which part of a document is kept when it is cut: its start, or a piece from anywhere, another in each epoch."""
+    short_documents: Literal["refuse", "drop"] = "refuse"
+    """What is done about documents of fewer than 4 characters, which have no room for a span."""
 
 
 class AnswerTask(Task):
@@ -83,4 +87,51 @@ class AnswerTask(Task):
     """The dev score by which the best checkpoint is chosen."""
 
 
-TaskSection = Annotated[ClassifyTask | SpanTask | AnswerTask, Field(discriminator="kind")]
+class MaskedText(Section):
+    """How text is masked for a masked language model."""
+
+    mlm_probability: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Share of the tokens that must be predicted: 80 % of them masked, 10 % replaced, 10 % left as they are."""
+    whole_word: bool = False
+    """Choose whole words, not single tokens."""
+
+
+class JointTask(MaskedText, ClassifyTask):
+    """One label for a text, and masked tokens of unlabelled text, in one model at the same time."""
+
+    data_kind: ClassVar[str] = "joint"
+
+    kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # a classification task, but another kind
+    mlm_alpha: float = Field(default=1.0, ge=0.0)
+    """Weight of the masked language model's loss beside the classifier's; 0 leaves unlabelled text out altogether."""
+    mlm_alpha_end: float | None = Field(default=None, ge=0.0)
+    """The weight that it moves to in a straight line by the last update; constant where not given."""
+    mlm_batch_size: int | None = Field(default=None, ge=1)
+    """Unlabelled examples in one forward pass on one device; as many as labelled ones where not given."""
+
+    def alpha_at(self, done: float) -> float:
+        """The weight of the second loss when this share of the training is done."""
+        end = self.mlm_alpha if self.mlm_alpha_end is None else self.mlm_alpha_end
+        return self.mlm_alpha + (end - self.mlm_alpha) * min(1.0, max(0.0, done))
+
+    @property
+    def reads_unlabelled(self) -> bool:
+        """Whether unlabelled text has any weight at any time."""
+        return self.mlm_alpha > 0 or bool(self.mlm_alpha_end)
+
+
+class MlmTask(MaskedText, Task):
+    """Train a masked language model on plain text: the first of two stages."""
+
+    data_kind: ClassVar[str] = "corpus"
+
+    kind: Literal["mlm"] = "mlm"
+    select_by: str = "perplexity"
+    """The dev score by which the best checkpoint is chosen."""
+    max_length: int = Field(default=128, ge=3)
+    """Tokens kept of each line, special tokens among them."""
+    block_size: int | None = Field(default=None, ge=3)
+    """Join all lines and cut them into blocks of this many tokens; one example a line where not given."""
+
+
+TaskSection = Annotated[ClassifyTask | JointTask | MlmTask | SpanTask | AnswerTask, Field(discriminator="kind")]

@@ -18,6 +18,7 @@ from hftune.data.sources import read_file
 from hftune.data.splits import Splits, as_dataset, fingerprint
 from hftune.data.subsets import held_out, subset
 from hftune.data.table import Table, joined
+from hftune.data.unlabelled import JointSplits, with_unlabelled
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
-    from hftune.config.data import LabelledData
+    from hftune.config.data import JointData, LabelledData
 
-__all__ = ["DATASETS", "Embedded", "Splits", "load", "load_split"]
+__all__ = ["DATASETS", "Embedded", "JointSplits", "Splits", "load", "load_joint", "load_split"]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
@@ -83,6 +84,17 @@ def load(section: LabelledData) -> Splits:
         fingerprints=hashes,
         notes=tuple(notes),
     )
+
+
+def load_joint(section: JointData) -> JointSplits:
+    """Read labelled splits, and the unlabelled texts beside them.
+
+    Raises:
+        HftuneError: either can't be found, read or trained on.
+    """
+    splits = load(section)
+    whole = splits if section.labels is None else load(section.model_copy(update={"labels": None}))
+    return with_unlabelled(splits, whole, section, DATASETS)
 
 
 def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) -> tuple[str, Dataset]:

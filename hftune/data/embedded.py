@@ -29,6 +29,8 @@ class Embedded:
     text_column: str
     label_column: str
     pair_column: str | None = None
+    unlabelled: str | None = None
+    """File of texts without labels, one a line."""
 
     @property
     def folder(self) -> Path:

@@ -107,14 +107,14 @@ def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] =
         for entry in folder.iterdir()
         if entry.suffix.lower() in endings
         and not entry.name.startswith((".", "_"))
-        and not UNLABELLED & set(_words(entry))
+        and not UNLABELLED & set(words_of(entry))
     )
     files: Files = {}
     for split, words in WORDS.items():
         if split in named:
             files[split] = [_named_file(folder, named[split])]
         else:
-            found = [entry for entry in candidates if set(words) & set(_words(entry))]
+            found = [entry for entry in candidates if set(words) & set(words_of(entry))]
             if found:
                 files[split] = _one_file_or_shards(found, split, folder)
     if "train" not in files:
@@ -125,7 +125,7 @@ def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] =
     return files
 
 
-def _words(path: Path) -> list[str]:
+def words_of(path: Path) -> list[str]:
     """The words in a file's name: ``sst_train.txt`` has sst and train."""
     return re.split(r"[^a-z0-9]+", SHARD.sub("", path.stem).lower())
 

@@ -55,7 +55,7 @@ class Classification:
 
     def load_tokenizer(self, data: Splits) -> PreTrainedTokenizerBase:
         """The model's own, or one trained on the training texts."""
-        tokenizer = load_tokenizer(self.recipe.model, _all_texts(data))
+        tokenizer = load_tokenizer(self.recipe.model, training_texts(data))
         # pipeline() truncates at this length, so the published model reads what it was trained on.
         tokenizer.model_max_length = self.data_section.max_length
         return tokenizer
@@ -222,7 +222,8 @@ def _probe_outputs(classifier: Classifier, rows: list[dict[str, Any]]) -> dict[s
     return {"logits": logits.tolist(), "labels": list(classifier.labels)}
 
 
-def _all_texts(data: Splits) -> list[str]:
+def training_texts(data: Splits) -> list[str]:
+    """What a scratch tokenizer is trained on."""
     return [*data.train["text"], *(data.train["text_pair"] if data.is_pair else [])]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hftune.config.recipe import Recipe
 from hftune.models.load import LoadedModel
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener
@@ -22,6 +23,8 @@ class DataFacts:
     rows: Mapping[str, int]
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Notes that nobody should overlook."""
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in metrics.json."""
@@ -29,7 +32,7 @@ class DataFacts:
             "source": self.source,
             "rows": dict(self.rows),
             "fingerprints": dict(self.fingerprints),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self.warnings],
         }
 
 
@@ -50,6 +53,9 @@ Data = TypeVar("Data")
 
 class Task(Protocol[Data]):
     """One run of one task. Data is the task's own type; the pipeline only passes it on."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """The recipe is all that a task knows."""
 
     def load_data(self) -> Data:
         """Read and check the rows. Everything that is wrong with them is said here, before any long work."""

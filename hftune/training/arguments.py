@@ -89,6 +89,8 @@ def make_arguments(
         "report_to": _trackers(section.report_to),
         "disable_tqdm": True,
         "remove_unused_columns": not keep_columns,
+        # Trainer would take every input whose name ends so for a label that all rows must have.
+        "label_names": ["labels"],
         **checked_extra(section.extra),
     }
     try:

@@ -18,6 +18,7 @@ from hftune.training import dropout, weights
 from hftune.training.arguments import make_arguments
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
+from hftune.training.companion import PairedBatches
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import threads_for
 from hftune.training.matrices import block_matrices
@@ -103,16 +104,19 @@ def _optimizer(section: TrainSection, model: torch.nn.Module) -> tuple[Any, dict
 
 
 def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:
-    return RankBatches(
-        rows=len(inputs.train_lengths),
-        batch_size=section.batch_size,
-        accumulation=section.accumulation,
-        world_size=arguments.world_size,
-        rank=arguments.process_index,
-        seed=section.seed,
-        lengths=(inputs.epoch_lengths or inputs.train_lengths) if section.bucket_by_length else None,
-        changing=inputs.epoch_lengths is not None,
-    )
+    settings: dict[str, Any] = {
+        "rows": len(inputs.train_lengths),
+        "batch_size": section.batch_size,
+        "accumulation": section.accumulation,
+        "world_size": arguments.world_size,
+        "rank": arguments.process_index,
+        "seed": section.seed,
+        "lengths": (inputs.epoch_lengths or inputs.train_lengths) if section.bucket_by_length else None,
+        "changing": inputs.epoch_lengths is not None,
+    }
+    if inputs.companion is None:
+        return RankBatches(**settings)
+    return PairedBatches(companion=inputs.companion, bucketed=section.bucket_by_length, **settings)
 
 
 def _checkpoints(

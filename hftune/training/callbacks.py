@@ -19,6 +19,8 @@ from hftune.training.progress import Listener
 
 EVALUATION = "eval_"
 TRAIN_KEYS = ("loss", "learning_rate", "grad_norm")
+PART = "_loss"
+"""How the name of a part of the loss ends."""
 NOT_SCORES = frozenset({"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"})
 
 
@@ -85,7 +87,7 @@ def history_row(step: int, epoch: float, logs: Mapping[str, Any]) -> dict[str, A
     """One line of history.jsonl from what Trainer logged; None for anything but training and evaluation rows."""
     row: dict[str, Any] = {"step": step, "epoch": round(epoch, 6)}
     if "loss" in logs:
-        row |= {key: _finite(logs[key]) for key in TRAIN_KEYS if key in logs}
+        row |= {key: _finite(logs[key]) for key in logs if key in TRAIN_KEYS or key.endswith(PART)}
     elif any(key.startswith(EVALUATION) for key in logs):
         row |= {"split": "dev", **{key: _finite(value) for key, value in scores(logs).items()}}
     else:
@@ -132,7 +134,8 @@ class Progress(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Keep the latest numbers to show."""
         logs = logs or {}
-        self.facts |= {key: float(logs[key]) for key in ("loss", "learning_rate") if key in logs}
+        shown = [key for key in logs if key in ("loss", "learning_rate") or (key.endswith(PART) and "loss" in logs)]
+        self.facts |= {key: float(logs[key]) for key in shown}
         if EVALUATION + self.select_by in logs:
             self.facts[f"dev {self.select_by}"] = float(logs[EVALUATION + self.select_by])
         if self.facts:

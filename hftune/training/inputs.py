@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import EvalPrediction
 
+from hftune.training.companion import Companion
+from hftune.training.parts import LossParts
+
 
 @dataclass(frozen=True)
 class TrainingInputs:
@@ -36,3 +39,7 @@ class TrainingInputs:
     epoch_lengths: Callable[[int], Sequence[int]] | None = None
     """Tokens of each training row in an epoch, where rows change from epoch to epoch; ``train`` is then asked for
     (epoch, row) and must answer by these two alone, so that a resumed run sees what the first one saw."""
+    companion: Companion | None = None
+    """Rows to train on beside the labelled ones: ``train`` is then asked for ``Beside`` and ``Repeated`` too."""
+    parts: LossParts | None = None
+    """Where ``loss`` keeps the parts that it is the sum of; they are logged beside it."""

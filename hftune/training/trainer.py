@@ -25,8 +25,8 @@ from hftune.training.callbacks import Clock, History
 from hftune.training.checkpoints import Checkpoints, save_failed
 from hftune.training.finite import Watch
 from hftune.training.inputs import TrainingInputs
+from hftune.training.parts import PartsTrainer
 from hftune.training.progress import Listener
-from hftune.training.roworder import RowOrderTrainer
 from hftune.training.sampler import RankBatches
 from hftune.training.stopping import StopRequest
 
@@ -34,7 +34,7 @@ PROGRESS = "progress.json"
 """What Trainer's own state leaves out: the loss since the last log row, the time spent, whether training is over."""
 
 
-class HftuneTrainer(RowOrderTrainer):
+class HftuneTrainer(PartsTrainer):
     """One run's trainer; ``hftune.training.fitting.fit`` drives it."""
 
     def __init__(
@@ -70,6 +70,8 @@ class HftuneTrainer(RowOrderTrainer):
         self._finished = False
         self._epoch_over = False
         super().__init__(
+            parts=inputs.parts,
+            companion=inputs.companion,
             dev_lengths=inputs.dev_lengths,
             model=model,
             args=arguments,
@@ -221,6 +223,7 @@ class HftuneTrainer(RowOrderTrainer):
         self._finished = progress["finished"]
         self._tr_loss.fill_(progress["loss"][self.args.process_index])
         self._globalstep_last_logged = progress["logged"]
+        self.restore_parts(progress.get("parts", {}))
 
     # ---- checkpoints ----
 
@@ -236,7 +239,7 @@ class HftuneTrainer(RowOrderTrainer):
         """Let Trainer write into the staging folder, then seal it and put it in its place."""
         before, step, best = self.clock.seconds, self.state.global_step, self.state.best_global_step
         main = self.args.should_save
-        losses = self.accelerator.gather(self._tr_loss.reshape(1)).tolist()
+        sums = {"loss": self.accelerator.gather(self._tr_loss.reshape(1)).tolist(), "parts": self.parts_state()}
         try:
             if main:
                 self.checkpoints.begin()
@@ -244,7 +247,7 @@ class HftuneTrainer(RowOrderTrainer):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if main:
-                self._write_progress(losses)
+                self._write_progress(sums)
                 self.history.sync()
                 self.checkpoints.commit(step, best)
                 # One that was found broken on resume may just have been written anew.
@@ -260,9 +263,9 @@ class HftuneTrainer(RowOrderTrainer):
         self.state.best_model_checkpoint = str(self.checkpoints.at(best)) if best else None
         self.clock.aside += self.clock.seconds - before
 
-    def _write_progress(self, losses: list[float]) -> None:
+    def _write_progress(self, sums: Mapping[str, Any]) -> None:
         progress = {
-            "loss": losses,
+            **sums,
             "logged": self._globalstep_last_logged,
             "seconds": self.clock.seconds,
             "aside": self.clock.aside,

@@ -1,0 +1,179 @@
+"""Unlabelled text beside labelled rows: one text a line of a file, or the training texts themselves.
+
+``load_joint`` is called by the task ``joint``. What the test split has in common with the unlabelled text is counted: a
+model that has read the test texts, even without labels, is scored on what it has seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from random import Random
+
+from hftune.config.data import JointData
+from hftune.data.columns import TEXTS, required
+from hftune.data.decode import decode, read_bytes
+from hftune.data.delimited import numbered_lines
+from hftune.data.embedded import Embedded
+from hftune.data.locate import UNLABELLED, as_path, refuse_missing, words_of
+from hftune.data.sources import FORMATS, read_file
+from hftune.data.splits import Splits
+from hftune.data.wording import count, listing, quote
+from hftune.errors import HftuneError
+
+TRAIN = "train"
+"""Stands for the texts of the training split, all of them, whatever data.labels says."""
+PLAIN = (".txt", ".text", "")
+SHORTEST = 20
+"""Characters of a test text that is looked for inside others; shorter ones occur by chance."""
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Texts without labels."""
+
+    texts: list[str]
+    source: str
+    """What they were called."""
+    notes: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """A hash of the texts in their order."""
+        digest = hashlib.sha256()
+        for text in self.texts:
+            content = text.encode()
+            digest.update(len(content).to_bytes(8, "little") + content)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class JointSplits(Splits):
+    """Labelled splits, and unlabelled texts beside them."""
+
+    unlabelled: Unlabelled
+
+    def leaks(self) -> dict[str, int]:
+        """Rows of dev and test whose text stands in the unlabelled texts, for the splits that have any."""
+        found: dict[str, int] = {}
+        for name in ("dev", "test"):
+            if name in self.named:
+                seen = seen_among(self.named[name]["text"], self.unlabelled.texts)
+                found |= {name: seen} if seen else {}
+        return found
+
+
+def with_unlabelled(splits: Splits, whole: Splits, section: JointData, embedded: dict[str, Embedded]) -> JointSplits:
+    """Labelled splits with the unlabelled texts that the section names.
+
+    Args:
+        splits: the labelled rows.
+        whole: the same with all training rows.
+        section: what is read, and how much of it.
+        embedded: the embedded datasets, some of which have unlabelled texts.
+
+    Raises:
+        HftuneError: there is no such text, or it can't be read.
+    """
+    name = section.unlabeled or _default_source(section, embedded)
+    texts = _training_texts(whole) if name == TRAIN else _texts(name, section, embedded)
+    notes = [f"unlabelled: {count(len(texts), 'text')} of {name}"]
+    if section.limit_unlabeled is not None:
+        if section.limit_unlabeled > len(texts):
+            raise HftuneError(
+                f"data.limit_unlabeled asks for {section.limit_unlabeled:,} unlabelled texts, {quote(name)} has "
+                f"{len(texts):,}",
+                hint=f"ask for at most {len(texts)}, or leave --limit-unlabeled out to use all",
+            )
+        texts = [texts[index] for index in _some(len(texts), section.limit_unlabeled, section.split_seed)]
+        notes = [f"{notes[0]}, {len(texts):,} of them drawn with seed {section.split_seed}"]
+    labelled = {field.name: getattr(splits, field.name) for field in fields(Splits)}
+    return JointSplits(**labelled, unlabelled=Unlabelled(texts, name, tuple(notes)))
+
+
+def seen_among(texts: Sequence[str], others: Sequence[str]) -> int:
+    """How many of the texts stand among others, as a whole or inside one; blanks and capitals do not count."""
+    lines = {_plain(other) for other in others}
+    # A character that no plain text holds keeps texts from being found across the border of two.
+    everything = "\0".join(lines)
+    found = 0
+    for text in texts:
+        plain = _plain(text)
+        found += plain in lines or (len(plain) >= SHORTEST and plain in everything)
+    return found
+
+
+def _default_source(section: JointData, embedded: dict[str, Embedded]) -> str:
+    known = embedded.get(section.name)
+    return section.name if known is not None and known.unlabelled is not None else TRAIN
+
+
+def _training_texts(splits: Splits) -> list[str]:
+    return [*splits.train["text"], *(splits.train["text_pair"] if splits.is_pair else [])]
+
+
+def _texts(name: str, section: JointData, embedded: dict[str, Embedded]) -> list[str]:
+    if name in embedded:
+        file = embedded[name].unlabelled
+        if file is None:
+            raise HftuneError(
+                f"the embedded dataset {quote(name)} has no unlabelled texts",
+                hint="use --unlabeled train for its training texts, or name a file of texts",
+            )
+        return _lines(embedded[name].folder / file)
+    path = as_path(name)
+    if path is None:
+        raise refuse_missing(name, [TRAIN, *(one for one in embedded if embedded[one].unlabelled is not None)])
+    if path.is_dir():
+        path = _in_folder(path)
+    return _lines(path) if path.suffix.lower() in PLAIN else _column(path, section.text_column)
+
+
+def _lines(path: Path) -> list[str]:
+    """One text a line; a line break inside a text is spelled as backslash and n."""
+    texts = [line.replace("\\n", "\n").strip() for _, line in numbered_lines(decode(read_bytes(path), path))]
+    if not texts:
+        raise HftuneError(f"{quote(path.name)} holds no text", hint="give a file with one text a line")
+    return texts
+
+
+def _column(path: Path, named: str | None) -> list[str]:
+    """The texts of a table."""
+    table = read_file(path, [named] if named else [])
+    by_lower = {column.lower(): column for column in table.columns}
+    column = required(table, named, "text_column") if named in table.columns else None
+    column = column or next((by_lower[one] for one in TEXTS if one in by_lower), None)
+    if column is None:
+        raise HftuneError(
+            f"{quote(path.name)} has no column that looks like a text; its columns are {listing(table.columns)}",
+            hint="name the column text, or give a file with one text a line",
+        )
+    texts = [value.strip() for value in table.columns[column] if isinstance(value, str) and value.strip()]
+    if not texts:
+        raise HftuneError(f"{quote(path.name)} has no text in column {quote(column)}", hint="give a file of texts")
+    return texts
+
+
+def _in_folder(folder: Path) -> Path:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix.lower() in (*FORMATS, *PLAIN))
+    found = [path for path in files if UNLABELLED & set(words_of(path))] or (files if len(files) == 1 else [])
+    if len(found) == 1:
+        return found[0]
+    raise HftuneError(
+        f"the folder {quote(folder.name)} has {'several files' if found else 'no file'} of unlabelled text: one with "
+        f"'unlabeled' in its name is expected; it holds {listing(path.name for path in files)}",
+        hint="name the file itself: --unlabeled FOLDER/FILE",
+    )
+
+
+def _some(total: int, size: int, seed: int) -> list[int]:
+    """So many row numbers in their order; a smaller choice lies in a larger one."""
+    random = Random(seed)
+    drawn = [random.random() for _ in range(total)]
+    return sorted(sorted(range(total), key=drawn.__getitem__)[:size])
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().casefold()
