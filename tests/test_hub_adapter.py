@@ -15,12 +15,9 @@ from loopback_hub import LoopbackHub, serve
 from tiny import BRIEF, csv_folder
 from transformers import BertConfig, BertModel
 
-from hftune.inference import predict
-
 ROOT = str(Path(__file__).parent.parent)
 BASE = "someone/encoder"
 ADAPTER = "tester/adapter"
-TEXTS = ("the food was great on day 7", "the staff was dire on day 3")
 
 PLAIN_PEFT = f"""
 import json
@@ -72,11 +69,11 @@ def test_the_adapter_alone_is_published_and_names_its_base(hub: LoopbackHub, pub
 
 def test_somebody_else_predicts_and_scores_with_it(hub: LoopbackHub, published: Path, tmp_path: Path) -> None:
     csv_folder(tmp_path / "rows")
-    there = hftune(hub, tmp_path, "predict", ADAPTER, *TEXTS)
+    trained = [json.loads(line) for line in (published / "run" / "predictions" / "test.jsonl").read_text().splitlines()]
+    there = hftune(hub, tmp_path, "predict", ADAPTER, *(row["text"] for row in trained))
     assert there.returncode == 0, there.stderr
-    found = [json.loads(line) for line in there.stdout.splitlines()]
-    for row, own in zip(found, predict(published / "run", TEXTS), strict=True):
-        assert row["probabilities"] == pytest.approx(own.probabilities, abs=1e-6)
+    for line, row in zip(there.stdout.splitlines(), trained, strict=True):
+        assert json.loads(line)["probabilities"] == pytest.approx(row["probabilities"], abs=1e-6)
     scored = hftune(hub, tmp_path, "evaluate", ADAPTER, "--data", "rows", "--split", "test", "--json")
     own = json.loads((published / "run" / "metrics.json").read_text())["splits"]["test"]
     assert json.loads(scored.stdout)["splits"]["test"]["loss"] == pytest.approx(own["loss"], abs=1e-6)
