@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hftune.config.data import LabelledData
+from hftune.config.data import CorpusData, LabelledData
 from hftune.data.locate import UNLABELLED, WORDS
 from hftune.data.sources import from_arrow
 from hftune.data.table import Table
@@ -21,7 +21,7 @@ PATIENCE = 10.0
 NO_ANSWER = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
 
-def hub_tables(section: LabelledData, embedded: list[str]) -> dict[str, Table]:
+def hub_tables(section: LabelledData | CorpusData, embedded: list[str]) -> dict[str, Table]:
     """The splits of a Hub dataset.
 
     Args:
@@ -75,7 +75,7 @@ def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
     return {name: tuple(kind.names) for name, kind in features.items() if isinstance(kind, ClassLabel)}
 
 
-def _download(section: LabelledData, embedded: list[str]) -> Any:
+def _download(section: LabelledData | CorpusData, embedded: list[str]) -> Any:
     """Every split, from the Hub or from its cache on this machine."""
     from datasets.exceptions import DatasetNotFoundError
 
@@ -107,7 +107,7 @@ def _download(section: LabelledData, embedded: list[str]) -> Any:
         ) from error
 
 
-def _load(section: LabelledData) -> Any:
+def _load(section: LabelledData | CorpusData) -> Any:
     from datasets import load_dataset, load_dataset_builder
     from datasets.packaged_modules.csv.csv import Csv
 
@@ -118,7 +118,7 @@ def _load(section: LabelledData) -> Any:
 
 
 @contextmanager
-def _offline_where_unreachable(section: LabelledData) -> Iterator[None]:
+def _offline_where_unreachable(section: LabelledData | CorpusData) -> Iterator[None]:
     """Ask the Hub once; where no answer comes, look into the cache alone: the loaders would try for long."""
     import datasets
     from huggingface_hub import HfApi

@@ -1,0 +1,218 @@
+"""Plain text in documents, split: what language models are pretrained on. Called by the tasks that do so.
+
+Knowledge that only one document holds can be learned from that document alone. So a task may ask for nothing to be held
+out (``data.dev_share`` 0): dev is then drawn from the training documents, and its score says what is remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from hftune.assets import embedded_data_dir
+from hftune.config.data import CorpusData
+from hftune.data.documents import PLAIN, TABLES, Documents, from_table, read_documents
+from hftune.data.locate import Files, as_path, files_of, folder_files, is_hub_id, refuse_missing
+from hftune.data.subsets import held_out
+from hftune.data.wording import count, quote
+from hftune.errors import HftuneError
+
+DRAWN = 500
+"""Training documents that stand in for a dev split where nothing is held out."""
+
+
+@dataclass(frozen=True)
+class EmbeddedCorpus:
+    """A text that ships with hftune."""
+
+    name: str
+    about: str
+    """One line for ``hftune data ls``."""
+    files: dict[str, str]
+    """The file of each split."""
+    documents: str = "lines"
+    """What one document of it is."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return embedded_data_dir() / self.name
+
+    def row_counts(self) -> dict[str, int]:
+        """How many documents each split has."""
+        section = CorpusData(name=self.name)
+        return {
+            split: len(read_documents(self.folder / file, section, self.documents))
+            for split, file in self.files.items()
+        }
+
+
+CORPORA: dict[str, EmbeddedCorpus] = {
+    corpus.name: corpus
+    for corpus in (
+        EmbeddedCorpus(
+            "births", "invented people and where they were born: a text, and questions about it", {"train": "wiki.txt"}
+        ),
+        EmbeddedCorpus(
+            "prose",
+            "invented short stories in plain English",
+            {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"},
+            "paragraphs",
+        ),
+    )
+}
+"""The embedded texts by name."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The documents of each split."""
+
+    train: tuple[str, ...]
+    dev: tuple[str, ...]
+    test: tuple[str, ...] | None
+    dev_is_train: bool
+    """Whether the dev documents are among those of train."""
+    source: str
+    """The corpus as the recipe names it."""
+    notes: tuple[str, ...]
+    """What was decided on the way and a reader of the results should know."""
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The splits there are, by name."""
+        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: texts for name, texts in every.items() if texts is not None}
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """A hash of each split's documents in their order, the same on every machine."""
+        return {name: _fingerprint(texts) for name, texts in self.named.items()}
+
+
+def load_corpus(section: CorpusData, *, shortest: int = 1, drop_short: bool = False) -> Corpus:
+    """Read, check and split a corpus.
+
+    Args:
+        section: Where the text comes from; ``dev_share`` is a number by then.
+        shortest: Fewest characters of a document.
+        drop_short: Leave shorter ones out; they are refused otherwise.
+
+    Raises:
+        HftuneError: The text can't be found, read or trained on.
+    """
+    assert section.dev_share is not None, "a recipe states it as a number"
+    read, notes = _read(section)
+    splits: dict[str, Documents] = {}
+    for split, documents in read.items():
+        if not len(documents):
+            raise HftuneError(f"{quote(documents.where)} holds no text", hint="give a file that holds some")
+        splits[split], said = documents.without_short(shortest, drop=drop_short)
+        notes += [said] if said else []
+    train, dev_is_train = splits["train"].texts, False
+    if "dev" in splits:
+        dev = splits["dev"].texts
+    elif section.dev_share:
+        train, dev = _hold_out(splits["train"], section.dev_share, section.split_seed)
+        notes.append(f"dev was made from train: {count(len(dev), 'document')}, seed {section.split_seed}")
+    else:
+        dev, dev_is_train = _drawn(train, section.split_seed), True
+        notes.append(
+            f"nothing is held out: dev is {count(len(dev), 'document')} of train, and tells what is remembered"
+        )
+    test = splits["test"].texts if "test" in splits else None
+    return Corpus(train, dev, test, dev_is_train, section.name, tuple(notes))
+
+
+def _read(section: CorpusData) -> tuple[dict[str, Documents], list[str]]:
+    """The documents of each split that is there, from an embedded folder, a path or the Hub."""
+    embedded, path = CORPORA.get(section.name), as_path(section.name)
+    notes: list[str] = []
+    if embedded is None and path is None:
+        return _from_hub(section), notes
+    for option, value in (("subset", section.subset), ("revision", section.revision)):
+        if value is not None:
+            raise HftuneError(
+                f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
+                hint=f"leave data.{option} out",
+            )
+    if embedded is not None and path is not None:
+        notes.append(f"{section.name} is the embedded text; the one in this folder would be ./{section.name}")
+    files = _embedded_files(embedded, section) if embedded is not None else _own_files(path, section)
+    documents = section.documents or (embedded.documents if embedded is not None else "lines")
+    return {
+        split: _joined([read_documents(file, section, documents) for file in paths]) for split, paths in files.items()
+    }, notes
+
+
+def _own_files(path: Path | None, section: CorpusData) -> Files:
+    assert path is not None, "an embedded name or a path"
+    return files_of(path, section, (*PLAIN, *TABLES))
+
+
+def _embedded_files(embedded: EmbeddedCorpus, section: CorpusData) -> Files:
+    if not embedded.folder.is_dir():
+        raise HftuneError(
+            f"the files of the embedded text {quote(embedded.name)} are not where hftune was installed",
+            hint=f"install hftune again, or make them with `hftune data make {embedded.name}`",
+        )
+    asked = {"train": section.train, "dev": section.dev, "test": section.test}
+    named = embedded.files | {split: name for split, name in asked.items() if name}
+    return folder_files(embedded.folder, named, PLAIN)
+
+
+def _from_hub(section: CorpusData) -> dict[str, Documents]:
+    if not is_hub_id(section.name) or Path(section.name).suffix.lower() in PLAIN[:-1]:
+        raise refuse_missing(section.name, list(CORPORA))
+    if section.documents is not None:
+        raise HftuneError(
+            f"data.documents is {section.documents!r}, but a dataset of the Hub has one document a row",
+            hint="leave data.documents out",
+        )
+    from hftune.data.hub import hub_tables
+
+    return {split: from_table(table, section) for split, table in hub_tables(section, list(CORPORA)).items()}
+
+
+def _joined(parts: Sequence[Documents]) -> Documents:
+    """The shards of one split as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Documents(
+        f"{parts[0].where} … {parts[-1].where}",
+        tuple(text for part in parts for text in part.texts),
+        tuple(f"{place} of {part.where}" for part in parts for place in part.places),
+    )
+
+
+def _hold_out(documents: Documents, share: float, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Train without dev, and dev; documents that say the same stay together."""
+    texts = documents.texts
+    (chosen,) = held_out(texts, [""] * len(texts), [share], seed)
+    if not chosen:
+        raise HftuneError(
+            f"{quote(documents.where)} has too few different documents ({len(set(texts))}) to hold some out as dev",
+            hint="give a dev split, or draw dev from train with --set data.dev_share=0",
+        )
+    taken = set(chosen)
+    return tuple(text for row, text in enumerate(texts) if row not in taken), tuple(texts[row] for row in chosen)
+
+
+def _drawn(texts: Sequence[str], seed: int) -> tuple[str, ...]:
+    """Some of the documents, in their order."""
+    random = Random(seed)
+    drawn = sorted(range(len(texts)), key=lambda row: random.random())[:DRAWN]
+    return tuple(texts[row] for row in sorted(drawn))
+
+
+def _fingerprint(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
+        # The length goes before the bytes, so that no two different corpora give one stream.
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()

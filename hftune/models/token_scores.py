@@ -1,0 +1,53 @@
+"""How a language model takes to given tokens: the loss of each, and whether it was the likeliest. Used by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+IGNORED = -100
+Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+Scores = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Loss of each token and 1 where it was the likeliest, each [rows, T]; 0 for the first token and for padding."""
+
+
+def token_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each token and 1 where it was the likeliest: [B, T, V] and [B, T] → each [B, T].
+
+    Trainer calls it on every evaluation batch, so that no logits are kept.
+    """
+    before, after = logits[:, :-1].float(), labels[:, 1:]
+    losses = cross_entropy(before.transpose(1, 2), after, ignore_index=IGNORED, reduction="none")  # [B, T-1]
+    hits = (before.argmax(-1) == after).float()
+    nothing = losses.new_zeros(len(losses), 1)
+    return torch.cat([nothing, losses], dim=1), torch.cat([nothing, hits], dim=1)
+
+
+def score_sequences(
+    model: PreTrainedModel,
+    rows: Sequence[dict[str, Any]],
+    collate: Collate,
+    *,
+    batch_size: int,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Scores:
+    """Score every token of every row, in the order given; long rows run first."""
+    lengths = [len(row["input_ids"]) for row in rows]
+    order = sorted(range(len(rows)), key=lambda row: -lengths[row])
+    found: Scores = (np.zeros((len(rows), max(lengths)), np.float32), np.zeros((len(rows), max(lengths)), np.float32))
+    with torch.inference_mode():
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            batch = {name: part.to(model.device) for name, part in collate([rows[row] for row in chosen]).items()}
+            logits = model(input_ids=batch["input_ids"], use_cache=False).logits
+            for whole, part in zip(found, token_scores(logits, batch["labels"]), strict=True):
+                whole[chosen, : part.shape[1]] = part.cpu().numpy()
+            advance(len(chosen))
+    return found

@@ -1,0 +1,117 @@
+"""Token sequences for language models: corrupted anew each epoch, or fixed; and the batches made of them.
+
+Used by the tasks that pretrain. Padding goes to the right, where causal attention needs no mask for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from hftune.tasks.corruption import Corruption, Numbers, Plan, corrupted, plan
+
+IGNORED = -100
+CHUNK = 1000
+"""Documents that are tokenised together."""
+
+
+class Tokens:
+    """All documents of a split as one array of token ids."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
+        """Tokenise the documents, without marks of any kind."""
+        rows: list[Numbers] = []
+        for start in range(0, len(texts), CHUNK):
+            encoded = tokenizer(list(texts[start : start + CHUNK]), add_special_tokens=False, verbose=False)
+            rows += [np.asarray(ids, dtype=np.int64) for ids in encoded["input_ids"]]
+        self.sizes: Numbers = np.array([len(row) for row in rows], dtype=np.int64)
+        self._flat = np.concatenate(rows)
+        self._ends = self.sizes.cumsum()
+
+    def __getitem__(self, row: int) -> Numbers:
+        """The tokens of one document."""
+        return self._flat[self._ends[row] - self.sizes[row] : self._ends[row]]
+
+    def __len__(self) -> int:
+        """How many documents there are."""
+        return len(self.sizes)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all token ids and of where documents end."""
+        return hashlib.sha256(self._flat.tobytes() + self._ends.tobytes()).hexdigest()
+
+
+class CorruptedRows(Dataset[dict[str, Any]]):
+    """Training documents, corrupted anew in every epoch: asked for as (epoch, row)."""
+
+    def __init__(self, tokens: Tokens, corruption: Corruption, seed: int, mark: int) -> None:
+        """mark: the mask token."""
+        self._tokens = tokens
+        self._corruption = corruption
+        self._seed = seed
+        self._mark = mark
+        self._planned: tuple[int, Plan] | None = None
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, key: tuple[int, int]) -> dict[str, Any]:
+        epoch, row = key
+        return {"input_ids": corrupted(self._tokens[row], self.plan(epoch), row, self._mark)}
+
+    def plan(self, epoch: int) -> Plan:
+        """What is done to the documents in an epoch; kept until another epoch is asked for."""
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = (epoch, plan(self._tokens.sizes, self._corruption, self._seed, epoch))
+        return self._planned[1]
+
+    def lengths(self, epoch: int) -> Sequence[int]:
+        """Tokens of each corrupted document in an epoch."""
+        return self.plan(epoch).totals.tolist()  # type: ignore[no-any-return]
+
+
+class FixedRows(Dataset[dict[str, Any]]):
+    """Sequences that stay as they are, such as those of dev."""
+
+    def __init__(self, rows: Sequence[Numbers]) -> None:
+        """rows: token ids."""
+        self.rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"input_ids": self.rows[row]}
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence."""
+        return [len(row) for row in self.rows]
+
+
+class NextTokenBatches:
+    """Collator: pads on the right; every token but the first is to be predicted, padding is not."""
+
+    def __init__(self, pad: int) -> None:
+        """pad: the padding token."""
+        self.pad = pad
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Rows → ids and labels, each [B, T]."""
+        sequences = [row["input_ids"] for row in rows]
+        width = max(len(ids) for ids in sequences)
+        made = np.full((2, len(sequences), width), self.pad, dtype=np.int64)
+        made[1] = IGNORED
+        for place, ids in enumerate(sequences):
+            made[0, place, : len(ids)] = ids
+            made[1, place, 1 : len(ids)] = ids[1:]
+        ids, labels = torch.from_numpy(made)
+        return {"input_ids": ids, "labels": labels}

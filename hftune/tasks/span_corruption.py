@@ -1,0 +1,270 @@
+"""Pretraining by span corruption: a GPT learns what a corpus says by writing what was taken out. One entry of TASKS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+
+from hftune.config.data import CorpusData
+from hftune.config.model import ModelSection
+from hftune.config.recipe import Recipe
+from hftune.config.section import expect
+from hftune.config.task import SpanTask
+from hftune.data.corpus import Corpus, load_corpus
+from hftune.errors import HftuneError
+from hftune.evaluation.language import counting_baselines, language_scores
+from hftune.models.answerer import Answerer, check_marks
+from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.chars import count_unknown
+from hftune.models.load import LoadedModel, load_config, load_tokenizer
+from hftune.models.presets import MinGPTPreset, preset, refuse_other_head
+from hftune.models.token_scores import score_sequences, token_scores
+from hftune.runs.naming import public_name
+from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
+from hftune.tasks.sequences import CorruptedRows, FixedRows, NextTokenBatches, Tokens
+from hftune.tasks.task import DataFacts, Evaluation
+from hftune.training.inputs import TrainingInputs
+from hftune.training.progress import Listener
+
+SHORTEST = 4
+"""Fewest characters of a document that has room for a span and something around it."""
+PROBE_ROWS = 8
+WRITTEN = 500
+"""Documents of a split whose spans the model writes out in predictions."""
+
+
+class SpanCorruption:
+    """Pretrain a causal language model on documents with a hole."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """The recipe is all that a task knows."""
+        self.recipe = recipe
+        self.task_section = expect(recipe.task, SpanTask)
+        self.data_section = expect(recipe.data, CorpusData)
+
+    def load_data(self) -> Corpus:
+        """Read, check and split the documents."""
+        drop = self.task_section.short_documents == "drop"
+        return load_corpus(self.data_section, shortest=SHORTEST, drop_short=drop)
+
+    def describe(self, data: Corpus) -> DataFacts:
+        """Documents, fingerprints and what was done to them."""
+        rows = {name: len(texts) for name, texts in data.named.items()}
+        return DataFacts(data.source, rows, data.fingerprints, (*data.notes, *self._never_seen(data)))
+
+    def load_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
+        """The model's own, or one of the corpus's characters."""
+        refuse_other_head(self.recipe.model, causal=True)
+        tokenizer = load_tokenizer(self.recipe.model, data.train)
+        check_marks(tokenizer, self.recipe.model.name)
+        return tokenizer
+
+    def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
+        """Tokenise train and dev; dev is corrupted once, in a way that training never sees."""
+        self._check(data, tokenizer)
+        corruption, mark = self._corruption(tokenizer), int(tokenizer.mask_token_id)
+        tokens = Tokens(data.train, tokenizer)
+        train = CorruptedRows(tokens, corruption, self.recipe.train.seed, mark)
+        dev, drawn = self._fixed(data.dev, tokenizer)
+        lengths, told = dev.lengths, drawn.told.tolist()
+
+        def compute(outcome: EvalPrediction) -> dict[str, float]:
+            losses, hits = (np.asarray(part) for part in outcome.predictions)
+            return language_scores(losses, hits, lengths, told)
+
+        return TrainingInputs(
+            train=train,
+            dev=dev,
+            collator=NextTokenBatches(int(tokenizer.pad_token_id)),
+            train_lengths=list(train.lengths(0)),
+            dev_lengths=lengths,
+            compute_metrics=compute,
+            loss=None,  # the model's own divides by the tokens of the whole update
+            select_by=self.task_section.select_by,
+            greater_is_better=self.task_section.greater_is_better,
+            tokens=tokens.fingerprint,
+            preprocess_logits=token_scores,
+            epoch_lengths=train.lengths,
+        )
+
+    def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+        """A GPT with the tokenizer's vocabulary."""
+        return load_causal_lm(self.recipe.model, tokenizer)
+
+    def baselines(self, data: Corpus, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+        """What counting tokens, and pairs of them, gets on the same corrupted documents."""
+        tokenizer = self.load_tokenizer(data)
+        tokens, mark = Tokens(data.train, tokenizer), int(tokenizer.mask_token_id)
+        rows = CorruptedRows(tokens, self._corruption(tokenizer), self.recipe.train.seed, mark)
+        train = [rows[0, row]["input_ids"] for row in range(len(rows))]
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for split in splits:
+            fixed, drawn = self._fixed(data.named[split], tokenizer)
+            for name, scores in counting_baselines(train, fixed.rows, drawn.told.tolist(), len(tokenizer)).items():
+                found.setdefault(name, {})[split] = scores
+        return found
+
+    def probe(self, data: Corpus) -> list[dict[str, Any]]:
+        """The first documents of dev."""
+        return [{"text": text} for text in data.dev[:PROBE_ROWS]]
+
+    def outputs(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Logits after each probe document."""
+        return _probe_outputs(model, tokenizer, rows)
+
+    @staticmethod
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+        """The same from the saved folder."""
+        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+        model, tokenizer, _ = load_saved_lm(str(folder), section, "cpu")
+        return _probe_outputs(model, tokenizer, rows)
+
+    def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
+        """Weights, code and tokenizer: what transformers loads, and `hftune finetune --from` goes on with."""
+        recipe = self.recipe
+        save_causal_lm(
+            model,
+            tokenizer,
+            folder,
+            task=recipe.task.kind,
+            base_model=public_name(recipe.model.name),
+            method=recipe.method.kind,
+            data=public_name(data.source),
+        )
+
+    def evaluate(self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener) -> Evaluation:
+        """Score the saved model on each split, and let it write the spans of some documents."""
+        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
+        model, tokenizer, _ = load_saved_lm(str(folder), section)
+        collate = NextTokenBatches(int(tokenizer.pad_token_id))
+        scores: dict[str, dict[str, Any]] = {}
+        predictions: dict[str, list[dict[str, Any]]] = {}
+        for split in splits:
+            rows, drawn = self._fixed(data.named[split], tokenizer)
+            listener.begin(len(rows), f"scoring {split}")
+            progress = _Progress(listener)
+            losses, hits = score_sequences(
+                model,
+                [rows[row] for row in range(len(rows))],
+                collate,
+                batch_size=self.recipe.train.eval_batch_size,
+                advance=progress,
+            )
+            listener.end()
+            scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist()))
+            predictions[split] = _written(Answerer(model, tokenizer, _longest(drawn)), rows.rows, drawn, losses)
+            said = [row["gold"] == row["label"] for row in predictions[split]]
+            scores[split]["span_exact_match"] = sum(said) / len(said)
+        return Evaluation(splits=scores, predictions=predictions, extras={"corpus": self._corpus_facts(data)})
+
+    def _check(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> None:
+        if self.recipe.method.kind != "full":
+            raise HftuneError(
+                f"method.kind is {self.recipe.method.kind!r}, but pretraining moves every weight",
+                hint="leave --method out",
+            )
+        if not self.recipe.model.from_scratch:
+            unknown = count_unknown(tokenizer, (*data.train, *data.dev))
+            if unknown.count:
+                raise HftuneError(
+                    unknown.describe(),
+                    hint=f"{self.recipe.model.name} has a vocabulary of its own: take text of these characters, or "
+                    "start fresh with --model scratch:mingpt",
+                )
+        known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1])}
+        if self.task_section.select_by not in known:
+            raise HftuneError(
+                f"task.select_by is {self.task_section.select_by!r}, which is not among the dev scores",
+                hint=f"use one of: {', '.join(sorted(known))}",
+            )
+
+    def _corruption(self, tokenizer: PreTrainedTokenizerBase) -> Corruption:
+        config = load_config(self.recipe.model, tokenizer)
+        return Corruption.of(self.task_section, int(config.max_position_embeddings))
+
+    def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[FixedRows, Plan]:
+        """Documents of dev or test, corrupted by the data's seed: all runs on one corpus are scored on the same."""
+        tokens = Tokens(texts, tokenizer)
+        drawn = plan(tokens.sizes, self._corruption(tokenizer), self.data_section.split_seed, UNSEEN)
+        mark = int(tokenizer.mask_token_id)
+        return FixedRows([corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]), drawn
+
+    def _never_seen(self, data: Corpus) -> list[str]:
+        """What to say where much of the corpus lies behind the longest cut."""
+        model = self.recipe.model
+        shape = preset(model) if model.fresh_mingpt else None
+        if not isinstance(shape, MinGPTPreset) or self.task_section.window == "anywhere":
+            return []
+        longest = int(shape.block * self.task_section.longest_share)
+        total = sum(map(len, data.train))
+        behind = sum(max(0, len(text) - longest) for text in data.train)
+        if behind < total / 100:
+            return []
+        return [
+            f"documents are cut at their first {longest} characters: {behind / total:.0%} of the text is never seen "
+            "(task.window=anywhere sees all of it)"
+        ]
+
+    def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
+        """Sizes of the corpus, for the report."""
+        return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
+
+
+class _Progress:
+    """Adds up rows for a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.done = 0
+
+    def __call__(self, rows: int) -> None:
+        self.done += rows
+        self.listener.advance(self.done, {})
+
+
+def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: np.ndarray) -> list[dict[str, Any]]:
+    """What the model writes in the (first) hole of the first documents, beside what stood there."""
+    decode, told = answerer.tokenizer.decode, drawn.told.tolist()
+    shown = range(min(WRITTEN, len(rows)))
+    holes = [decode(rows[row][: told[row] - 1]) for row in shown]
+    spans = [decode(rows[row][told[row] : told[row] + drawn.widths[row, 0]]).strip() for row in shown]
+    answers = answerer.answers(holes)
+    return [
+        {
+            "id": row,
+            "text": holes[row],
+            "gold": spans[row],
+            "label": answers[row].text,
+            "confidence": round(answers[row].confidence, 6),
+            "loss": round(float(losses[row, 1 : len(rows[row])].mean()), 6),
+            "span_loss": round(float(losses[row, told[row] : len(rows[row])].mean()), 6),
+        }
+        for row in shown
+    ]
+
+
+def _longest(drawn: Plan) -> int:
+    """Tokens of the longest span, with its end mark."""
+    return int(drawn.widths[:, 0].max()) + 1
+
+
+def _probe_outputs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    block, was_training = int(model.config.max_position_embeddings), model.training
+    model.eval()
+    encoded = [tokenizer(row["text"], add_special_tokens=False)["input_ids"][:block] for row in rows]
+    logits = []
+    with torch.inference_mode():
+        for ids in encoded:
+            made = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+            logits.append(made[0, -1].float().cpu().tolist())
+    model.train(was_training)
+    return {"logits": logits}
