@@ -1,61 +1,74 @@
-"""Using what was trained: ``predict`` labels texts, ``evaluate`` scores a run or any classifier on any labelled data.
+"""Using what was trained: ``predict`` answers texts, ``evaluate`` scores a run or any model on any data that suits it.
 
-Called by ``hftune predict`` and ``hftune evaluate``, and by Python users (``from hftune import predict``).
+Called by ``hftune predict`` and ``hftune evaluate``, and by Python users (``from hftune import predict``). What a model
+was trained for stands in the hftune.json beside its weights; one that says nothing is taken for a classifier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from hftune import data as datasets
-from hftune.config.data import LabelledData
+from hftune import answering, labelling
 from hftune.config.model import ModelSection
-from hftune.config.section import expect
 from hftune.errors import HftuneError
-from hftune.evaluation.baselines import Majority
-from hftune.evaluation.collapse import collapsed
-from hftune.evaluation.metrics import classification_scores
-from hftune.evaluation.scores import plain_scores
+from hftune.models.answerer import Answerer
+from hftune.models.checkpoint import ask_first, explained, locate
 from hftune.models.classifier import Classifier
-from hftune.runs.directory import RunDir, is_run
-from hftune.tasks.classification import is_labelled, prediction_rows, score_rows
+from hftune.models.facts import saved_facts
+from hftune.outcomes import Prediction, Request, Scores
 from hftune.training.progress import Listener, Silent
 
-CHUNK = 2048
-"""Rows that are sorted by length together: enough for like lengths, few enough to stream an endless input."""
+Rows = Iterable[dict[str, str]]
+Predictor = Callable[[Rows, int], Iterator[Prediction]]
+"""Rows and batch size → a prediction a row, in order."""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """One answer: the label by name, and the probability of every label."""
-
-    text: str
-    text_pair: str | None
-    label: str
-    probabilities: dict[str, float]
-
-    @property
-    def confidence(self) -> float:
-        """Probability of the label that was chosen."""
-        return self.probabilities[self.label]
+def _labels(model: str, settings: ModelSection) -> Predictor:
+    classifier = Classifier.load(model, section=settings)
+    return lambda rows, size: labelling.stream(classifier, rows, batch_size=size)
 
 
-@dataclass(frozen=True)
-class Scores:
-    """A classifier on one split: its scores, the majority rate beside them, and every prediction."""
+def _answers(model: str, settings: ModelSection) -> Predictor:
+    answerer = Answerer.load(model, settings)
+    return lambda rows, size: answering.stream(answerer, rows, batch_size=size)
 
-    source: str
-    split: str
-    scores: dict[str, Any]
-    majority: dict[str, Any]
-    collapsed: str | None
-    predictions: list[dict[str, Any]]
+
+PREDICTORS: dict[str, Callable[[str, ModelSection], Predictor]] = {
+    "classify": _labels,
+    "joint": _labels,
+    "answer": _answers,
+}
+"""How a model of each kind answers texts."""
+
+EVALUATORS: dict[str, Callable[[Request, Listener], Scores]] = {
+    "classify": labelling.evaluate,
+    "joint": labelling.evaluate,
+    "answer": answering.evaluate,
+}
+"""How a model of each kind is scored."""
+
+UNMARKED = "classify"
+"""What a model is taken for that does not say what it was trained for."""
+
+
+def kind_of(model: str, settings: ModelSection) -> str:
+    """The kind of task that a run, a folder or a Hub model was trained for."""
+    location = locate(model)
+    ask_first(location, settings)
+    with explained(settings):
+        return str(saved_facts(location, settings.revision).get("task", UNMARKED))
+
+
+def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
+    """The kind of a model, and how to ask it."""
+    kind = kind_of(model, settings)
+    if kind not in PREDICTORS:
+        raise HftuneError(
+            f"{model} was trained for the task {kind!r}, which gives texts no labels and no answers",
+            hint=f"train it further first, as in: hftune finetune --from {model}",
+        )
+    return kind, PREDICTORS[kind](model, settings)
 
 
 def predict(
@@ -66,7 +79,7 @@ def predict(
     batch_size: int = 64,
     settings: ModelSection | None = None,
 ) -> list[Prediction]:
-    """Label texts with a run, a folder or a Hub model.
+    """Label texts, or answer questions, with a run, a folder or a Hub model.
 
     Args:
         model: A run directory, a folder that save_pretrained wrote, or a Hub id.
@@ -84,105 +97,20 @@ def predict(
         raise HftuneError(
             f"{len(texts)} texts but {len(pairs)} second texts", hint="give one second text for each text"
         )
-    classifier = Classifier.load(str(model), section=settings)
+    _, ask = predictor(str(model), settings or ModelSection(name=str(model)))
     rows = [
         {"text": text} if pairs is None else {"text": text, "text_pair": pairs[index]}
         for index, text in enumerate(texts)
     ]
-    return list(stream(classifier, rows, batch_size=batch_size))
+    return list(ask(rows, batch_size))
 
 
-def stream(classifier: Classifier, rows: Iterable[dict[str, str]], *, batch_size: int = 64) -> Iterator[Prediction]:
-    """Predictions in the order of the rows, a chunk at a time, so that memory does not grow with the input."""
-    remaining = iter(rows)
-    while chunk := list(islice(remaining, CHUNK)):
-        has_pair = "text_pair" in chunk[0]
-        odd = next((row for row in chunk if ("text_pair" in row) != has_pair), None)
-        if odd is not None:
-            raise HftuneError(
-                f"some rows have a second text and some have none, such as {odd['text'][:60]!r}",
-                hint="give text_pair in every row or in none",
-            )
-        logits = classifier.logits(
-            [row["text"] for row in chunk],
-            [row["text_pair"] for row in chunk] if has_pair else None,
-            batch_size=batch_size,
-        )
-        for line in prediction_rows(chunk, logits, classifier.labels):
-            yield Prediction(line["text"], line.get("text_pair"), line["label"], line["probabilities"])
-
-
-def evaluate(
-    model: str | Path,
-    data: LabelledData | None = None,
-    split: str | None = None,
-    *,
-    batch_size: int = 64,
-    settings: ModelSection | None = None,
-    metrics: Sequence[str] = (),
-    listener: Listener | None = None,
-) -> Scores:
-    """Score a classifier on one split.
-
-    Args:
-        model: A run directory, a folder, or a Hub id.
-        data: What to score on; the run's own data where not given.
-        split: train, dev or test, or all for the rows of a single file; test where not given, and all for a file.
-        batch_size: Rows in one forward pass.
-        settings: Revision, and what may be trusted.
-        metrics: Further metrics beside the built-in ones.
-        listener: Who watches.
-    """
-    listener = listener or Silent()
-    listener.stage("loading model")
-    classifier = Classifier.load(str(model), section=settings)
-    listener.stage("loading data")
-    if data is not None:
-        split, rows = datasets.load_split(data, split, classifier.labels)
-        _warn_of_overlap(Path(model), rows["text"], split, listener)
-    else:
-        split = split or "test"
-        data = _own_data(Path(model))
-        rows = _own_split(data, split)
-    if not is_labelled(rows):
+def evaluate(request: Request, listener: Listener | None = None) -> Scores:
+    """Score a model on one split, in the way of its kind."""
+    kind = kind_of(request.model, request.settings)
+    if kind not in EVALUATORS:
         raise HftuneError(
-            f"the {split} split of {data.name} has no labels, so it can't be scored",
-            hint="use `hftune predict --file` to label it",
+            f"{request.model} was trained for the task {kind!r}, which can't be scored apart from its run",
+            hint=f"its scores are in metrics.json; scored again can be: {', '.join(EVALUATORS)}",
         )
-    logits = score_rows(classifier, rows, batch_size, listener, split)
-    gold = np.asarray(rows["label"])
-    return Scores(
-        source=data.name,
-        split=split,
-        scores=classification_scores(logits, gold, classifier.labels, metrics),
-        majority=plain_scores(
-            Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None), gold, classifier.labels
-        ),
-        collapsed=collapsed(logits.argmax(axis=1), gold, classifier.labels),
-        predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
-    )
-
-
-def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Listener) -> None:
-    """Rows that the run was trained on are no test of it."""
-    if split == "train" or not is_run(model):
-        return
-    trained = set(datasets.load(_own_data(model)).train["text"])
-    seen = sum(text in trained for text in texts)
-    if seen:
-        listener.warn(f"{seen:,} of these {len(texts):,} texts are among the rows that the run was trained on")
-
-
-def _own_data(model: Path) -> LabelledData:
-    """The data section of the run that the model belongs to."""
-    if not is_run(model):
-        raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
-    return expect(RunDir.open(model).read_recipe().data, LabelledData)
-
-
-def _own_split(section: LabelledData, split: str) -> Any:
-    """A split as the run had it: one that was cut from train is cut again in the same way."""
-    splits = datasets.load(section).named
-    if split not in splits:
-        raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits)}")
-    return splits[split]
+    return EVALUATORS[kind](request, listener or Silent())

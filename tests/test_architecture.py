@@ -17,7 +17,21 @@ LAYERS: list[set[str]] = [
     {"config"},
     {"data", "models", "methods", "training", "evaluation", "runs"},
     {"tasks"},
-    {"pipeline", "inference", "verify", "hub", "studies", "lab", "dryrun", "doctor", "quiet", "opening"},
+    {
+        "pipeline",
+        "inference",
+        "labelling",
+        "answering",
+        "outcomes",
+        "verify",
+        "hub",
+        "studies",
+        "lab",
+        "dryrun",
+        "doctor",
+        "quiet",
+        "opening",
+    },
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

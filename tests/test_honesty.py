@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from hftune.config import load_recipe
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.inference import stream
+from hftune.labelling import stream
 from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier
 from hftune.models.presets import PRESETS

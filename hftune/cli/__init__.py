@@ -41,15 +41,24 @@ TRAIN, USE, PREPARE = "Train", "Use and judge", "Prepare"
 
 COMMANDS: dict[str, Entry] = {
     "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
+    "finetune": Entry(
+        "hftune.cli.finetune:finetune", "Teach a GPT to answer questions, from a pretrained run or from nothing", TRAIN
+    ),
     "sweep": Entry(
         "hftune.cli.sweep:sweep", "Train a grid or a search of settings with several seeds, and compare them", TRAIN
     ),
     "boolq": Entry("hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or all", TRAIN),
-    "predict": Entry("hftune.cli.predict:predict", "Label texts", USE),
+    "predict": Entry("hftune.cli.predict:predict", "Label texts, or answer questions", USE),
     "evaluate": Entry(
-        "hftune.cli.evaluate:evaluate", "Score a run, a folder or a Hub model on one split of any labelled data", USE
+        "hftune.cli.evaluate:evaluate",
+        "Score a run, a folder or a Hub model on one split of any data that suits it",
+        USE,
     ),
-    "baseline": Entry("hftune.cli.baseline:baseline", "Score the majority label and TF-IDF + logistic regression", USE),
+    "baseline": Entry(
+        "hftune.cli.baseline:baseline",
+        "Score the majority label and TF-IDF + logistic regression, or one answer to all questions",
+        USE,
+    ),
     "compare": Entry(
         "hftune.cli.compare:compare",
         "Compare runs or the settings of a study: mean ± std, intervals, paired tests",

@@ -2,26 +2,36 @@
 
 hftune evaluate runs/a
 hftune evaluate runs/a --data other.csv --split dev --json
+hftune evaluate runs/births --data births --split dev
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hftune.cli import options
-from hftune.cli.outcome import score_table
+from hftune.cli.outcome import knowledge_tables, score_table
 from hftune.cli.terminal import note, out, say, show_json
 from hftune.errors import HftuneError
+
+if TYPE_CHECKING:
+    from hftune.outcomes import Scores
 
 Split = Annotated[
     str | None,
     typer.Option("--split", metavar="NAME", help="train, dev or test; all for the rows of a single file."),
 ]
 Predictions = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write every prediction here, as jsonl.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write every prediction here: as jsonl, or answers to questions one a line.",
+    ),
 ]
 Metric = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="A further metric; may be given often.")
@@ -43,49 +53,67 @@ def evaluate(
     allow_pickle: options.AllowPickle = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score a run, a folder or a Hub model on one split of any labelled data."""
-    columns = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
-    if data is None and any(columns.values()):
+    """Score a run, a folder or a Hub model on one split of any data that suits it."""
+    named = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
+    columns = {name: column for name, column in named.items() if column is not None}
+    if data is None and columns:
         raise HftuneError("columns were named but no data", hint="add --data NAME|PATH")
     if output is not None and output.exists():
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
 
     from hftune import inference
     from hftune.cli.watch import Watcher
-    from hftune.config.data import LabelledData
     from hftune.config.model import ModelSection
-    from hftune.files import write_jsonl
+    from hftune.outcomes import Request
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
+    settings = ModelSection(
+        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
+    )
+    request = Request(run, settings, data, split, columns, tuple(metric or ()), batch_size)
     with Watcher() as listener:
-        scored = inference.evaluate(
-            run,
-            LabelledData(name=data, **columns) if data is not None else None,
-            split,
-            batch_size=batch_size,
-            settings=ModelSection(
-                name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-            ),
-            metrics=metric or (),
-            listener=listener,
-        )
+        scored = inference.evaluate(request, listener)
         if scored.collapsed:
             listener.warn(f"the predictions have collapsed: {scored.collapsed}")
-    if output is not None:
-        write_jsonl(output, scored.predictions)
-        note(f"{len(scored.predictions)} predictions in {output}")
+    for path in _keep(scored, output):
+        note(f"{len(scored.predictions)} predictions in {path}")
     result: dict[str, Any] = {
         "model": run,
         "data": scored.source,
-        "splits": {scored.split: scored.scores},
-        "baselines": {"majority of split": {scored.split: scored.majority}},
+        "splits": {scored.split: scored.scores} if scored.scores else {},
+        "baselines": {name: {scored.split: scores} for name, scores in scored.baselines.items()},
         "collapsed": scored.collapsed is not None,
+        **scored.extras,
     }
     if as_json:
         show_json(result)
         return
-    out().print(score_table(result))
+    if scored.scores:
+        out().print(score_table(result))
+    else:
+        say(f"{scored.source} {scored.split} has no answers: {len(scored.predictions)} predictions, no scores")
+    for table in knowledge_tables(result):
+        out().print(table)
     extra = {name: value for name, value in scored.scores.items() if name in (metric or ())}
     for name, value in extra.items():
         say(f"{name}  {value}")
+
+
+def _keep(scored: Scores, output: Path | None) -> list[Path]:
+    """Write the predictions: to the file that was named, or where answers belong that nobody named a file for."""
+    from hftune.files import write_jsonl, write_text
+
+    if output is None and scored.belongs is None:
+        return []
+    if output is not None and (scored.lines is None or output.suffix == ".jsonl"):
+        write_jsonl(output, scored.predictions)
+        return [output]
+    plain = output or scored.belongs
+    assert plain is not None and scored.lines is not None, "only answers belong somewhere"
+    write_text(plain, "".join(f"{line}\n" for line in scored.lines))
+    if output is not None:
+        return [plain]
+    rows = plain.with_suffix(".jsonl")
+    write_jsonl(rows, scored.predictions)
+    return [plain, rows]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hftune.dryrun import Estimate
     from hftune.pipeline import RunResult
 
-SHOWN = ("accuracy", "f1_macro", "mcc", "ece", "loss")
+SHOWN = ("exact_match", "accuracy", "f1_macro", "mcc", "ece", "aurc", "loss")
 
 
 def print_run(result: RunResult) -> None:
@@ -23,6 +23,8 @@ def print_run(result: RunResult) -> None:
     if not metrics:
         return  # not the process that writes
     out().print(score_table(metrics))
+    for table in knowledge_tables(metrics):
+        out().print(table)
     parameters, speed = metrics["parameters"], metrics["speed"]
     formula = f" = {parameters['formula']}" if parameters.get("formula") else ""
     say(
@@ -50,6 +52,25 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
+def knowledge_tables(metrics: Mapping[str, Any]) -> list[Table]:
+    """For answers to questions: how often right and how sure, by where the name was seen; one table a split."""
+    tables = []
+    for split, found in metrics.get("knowledge", {}).items():
+        table = Table(box=None, pad_edge=False, title=f"{split}, by where the name was seen", title_justify="left")
+        for name in ("in pretraining", "in fine-tuning", "questions", "exact-match", "confidence"):
+            table.add_column(name, justify="left" if name.startswith("in ") else "right")
+        for group in found["groups"]:
+            seen = [_yes_or_no(group[key]) for key in ("seen_in_pretraining", "seen_in_finetuning")]
+            match = "" if group["exact_match"] is None else f"{group['exact_match']:.4f}"
+            table.add_row(*seen, f"{group['rows']:,}", match, f"{group['confidence']:.4f}")
+        tables.append(table)
+    return tables
+
+
+def _yes_or_no(seen: bool | None) -> str:
+    return "not known" if seen is None else "yes" if seen else "no"
+
+
 def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunResult], as_json: bool) -> None:
     """Mean ± std over the seeds."""
     if not summary:
@@ -68,7 +89,10 @@ def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunRe
                 table.add_row(split, name.replace("_", "-"), f"{spread['mean']:.4f}", std, str(len(results)))
     for system, splits in summary["baselines"].items():
         for split, scores in splits.items():
-            table.add_row(split, f"accuracy of {system}", f"{scores['accuracy']:.4f}", "", "", style="dim")
+            first = next((name for name in SHOWN if name in scores), None)
+            if first is not None:
+                shown = f"{first.replace('_', '-')} of {system}"
+                table.add_row(split, shown, f"{scores[first]:.4f}", "", "", style="dim")
     out().print(table)
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")

@@ -1,7 +1,8 @@
-"""``hftune predict``: label and probabilities for texts, from arguments, a file or standard input.
+"""``hftune predict``: labels of texts or answers to questions, from arguments, a file or standard input.
 
 hftune predict runs/a "the food was great but we will never come back"
 hftune predict runs/a --file texts.txt --output labels.jsonl
+hftune predict runs/births "Where was Ada Berging born?" --min-confidence 0.5
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
-    from hftune.inference import Prediction
+    from hftune.outcomes import Prediction
 
 
 TABLES = {".csv", ".tsv", ".parquet", ".xlsx"}
@@ -43,6 +44,12 @@ OutputFile = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write jsonl here, not to the terminal.")
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Rows in one forward pass.")]
+MinConfidence = Annotated[
+    float,
+    typer.Option("--min-confidence", metavar="P", min=0.0, max=1.0, help="Give no answer below this probability."),
+]
+WRITTEN = "answer"
+"""The kind of model that writes its answers; others choose among labels."""
 
 
 def predict(
@@ -51,13 +58,14 @@ def predict(
     pairs: Pairs = None,
     file: InputFile = None,
     output: OutputFile = None,
+    min_confidence: MinConfidence = 0.0,
     batch_size: BatchSize = 64,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
     as_json: options.Json = False,
 ) -> None:
-    """Label texts: the label, and the probability of every label. One jsonl line a text when piped."""
+    """Label texts, or answer questions, with the probability of each answer. One jsonl line a text when piped."""
     if texts and file is not None:
         raise HftuneError("both texts and --file were given", hint="leave one of them out")
     if pairs and len(pairs) != len(texts or []):
@@ -79,16 +87,15 @@ def predict(
     rows = _rows(texts, pairs, file)
 
     from hftune.config.model import ModelSection
-    from hftune.inference import stream
-    from hftune.models.classifier import Classifier
+    from hftune.inference import predictor
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
     section = ModelSection(
         name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
     )
-    classifier = Classifier.load(run, section=section)
-    answers = stream(classifier, rows, batch_size=batch_size)
+    kind, ask = predictor(run, section)
+    answers = (as_row(answer, kind, min_confidence) for answer in ask(rows, batch_size))
     if output is not None:
         note(f"{_write(output, answers)} predictions in {output}")
         return
@@ -96,21 +103,21 @@ def predict(
     answer = None
     for answer in answers:
         if lines:
-            sys.stdout.write(jsonlib.dumps(as_row(answer), ensure_ascii=True) + "\n")
+            sys.stdout.write(jsonlib.dumps(answer, ensure_ascii=True) + "\n")
         else:
             _show(answer)
     if answer is None:
         raise HftuneError("there is nothing to label: the input is empty", hint="give one text a line")
 
 
-def _write(output: Path, answers: Iterator[Prediction]) -> int:
+def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
     """Write line by line, so that memory does not grow; the file appears when it is whole."""
     staged = output.with_name(f".{output.name}.part")
     count = 0
     try:
         with staged.open("w", encoding="utf-8") as file:
             for answer in answers:
-                file.write(jsonlib.dumps(as_row(answer), ensure_ascii=False) + "\n")
+                file.write(jsonlib.dumps(answer, ensure_ascii=False) + "\n")
                 count += 1
         staged.replace(output)
     finally:
@@ -118,19 +125,21 @@ def _write(output: Path, answers: Iterator[Prediction]) -> int:
     return count
 
 
-def as_row(answer: Prediction) -> dict[str, Any]:
-    """A prediction as one jsonl line."""
+def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> dict[str, Any]:
+    """A prediction as one jsonl line; the label is null where the model is not sure enough to give one."""
     row: dict[str, Any] = {"text": answer.text}
     if answer.text_pair is not None:
         row["text_pair"] = answer.text_pair
-    return {**row, "label": answer.label, "probabilities": answer.probabilities}
+    row["label"] = answer.label if answer.confidence >= min_confidence else None
+    row |= {"confidence": answer.confidence} if kind == WRITTEN else {"probabilities": answer.probabilities}
+    return row if min_confidence == 0.0 else {**row, "abstained": row["label"] is None}
 
 
-def _show(answer: Prediction) -> None:
-    ranked = sorted(answer.probabilities.items(), key=lambda item: -item[1])
-    shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5])
-    parts = ((visible(answer.label), "bold"), (f"  {visible(shown)}  ", "dim"), visible(answer.text))
-    out().print(Text.assemble(*parts), soft_wrap=True)
+def _show(row: dict[str, Any]) -> None:
+    ranked = sorted(row.get("probabilities", {}).items(), key=lambda item: -item[1])
+    shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5]) or f"{row['confidence']:.3f}"
+    said = ("(no answer)", "dim") if row["label"] is None else (visible(row["label"]), "bold")
+    out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(row["text"])), soft_wrap=True)
 
 
 def _rows(texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:

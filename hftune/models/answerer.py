@@ -79,6 +79,14 @@ class Answerer:
                     sums[index], counts[index] = float(row.double().sum()), int(scored.sum())
         return sums, counts
 
+    def first_logits(self, questions: Sequence[str]) -> Tensor:
+        """Logits of the first token of each answer, [B, V]: what a saved model is compared by."""
+        rows = sequences(self.tokenizer, questions)
+        ids, _ = padded(rows, self.tokenizer.pad_token_id)
+        with torch.inference_mode():
+            logits: Tensor = self.model(input_ids=ids.to(self.model.device), use_cache=False).logits.float().cpu()
+        return logits[torch.arange(len(rows)), torch.tensor([asked - 1 for _, asked in rows])]
+
     def save(self, folder: Path, **facts: Any) -> None:
         """Write what ``load`` reads; the model's code goes along."""
         save_causal_lm(self.model, self.tokenizer, folder, task=TASK, longest_answer=self.longest, **facts)
@@ -176,11 +184,11 @@ def block_of(model: PreTrainedModel) -> int:
     return max_positions(model.config) or 2**31
 
 
-def too_long(question: str, tokens: int, block: int) -> HftuneError:
-    """A question that leaves no room for an answer."""
+def too_long(question: str, tokens: int, block: int, where: str = "") -> HftuneError:
+    """The error for a question that leaves no room for an answer."""
     return HftuneError(
-        f"a question has {tokens} tokens with its mark, and the model's block of {block} leaves no room for an answer: "
-        f"{question[:60]!r}…",
+        f"{where or 'a question'}: it has {tokens} tokens with its mark, and the model's block of {block} leaves no "
+        f"room for an answer: {question[:60]!r}…",
         hint="shorten the question, or take a model with a larger block",
     )
 

@@ -19,6 +19,7 @@ from hftune.models.adapter import refuse_adapter
 from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, load_config
+from hftune.models.presets import refuse_other_head
 
 
 def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -27,6 +28,7 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     Raises:
         HftuneError: The checkpoint can't be had, or was trained with another vocabulary.
     """
+    refuse_other_head(section, causal=True)
     mingpt.register()
     config = load_config(section, tokenizer)
     if section.from_scratch:

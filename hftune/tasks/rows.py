@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 class TokenisedRows(Dataset[dict[str, Any]]):
     """Encoded texts and their labels."""
 
-    def __init__(self, encoded: Sequence[dict[str, list[int]]], labels: Sequence[int]) -> None:
+    def __init__(self, encoded: Sequence[dict[str, list[int]]], labels: Sequence[Any]) -> None:
         """One encoding and one label a row."""
         assert len(encoded) == len(labels), "a label for every row"
         self._encoded = encoded

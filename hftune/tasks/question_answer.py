@@ -1,0 +1,198 @@
+"""Answering questions with a causal language model: ``question ⁇ answer ⁇``, loss on the answer only. One of TASKS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+
+from hftune.config.data import QuestionData
+from hftune.config.model import ModelSection
+from hftune.config.recipe import Recipe
+from hftune.config.section import expect
+from hftune.data.questions import Questions, QuestionSplits, load_questions, read_text
+from hftune.errors import HftuneError
+from hftune.evaluation.baselines import commonest_answer
+from hftune.evaluation.knowledge import answers_collapsed, knowledge
+from hftune.models.answerer import IGNORED, Answerer, check_marks, padded, sequences
+from hftune.models.causal import load_causal_lm
+from hftune.models.load import LoadedModel, load_config, load_tokenizer
+from hftune.models.positions import max_positions
+from hftune.runs.naming import public_name
+from hftune.tasks.answers import answer_split, constant_baseline
+from hftune.tasks.question_checks import refuse_long, refuse_marks, refuse_unknown
+from hftune.tasks.rows import TokenisedRows
+from hftune.tasks.seen import Seen
+from hftune.tasks.task import DataFacts, Evaluation
+from hftune.training.inputs import TrainingInputs
+from hftune.training.progress import Listener
+
+PROBE_ROWS = 8
+SLACK = 2
+"""How many times as long as the longest training answer an answer may become before it is cut off."""
+SCORES = ("exact_match", "loss")
+
+
+class QuestionAnswering:
+    """Fine-tune a causal language model to answer."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """The recipe is all that a task knows."""
+        self.recipe = recipe
+        self.section = expect(recipe.data, QuestionData)
+
+    def load_data(self) -> QuestionSplits:
+        """Read and check the questions."""
+        data = load_questions(self.section)
+        refuse_marks(data)
+        return data
+
+    def describe(self, data: QuestionSplits) -> DataFacts:
+        """Rows, fingerprints and what was done to them."""
+        named = data.named
+        prints = {name: rows.fingerprint() for name, rows in named.items()}
+        return DataFacts(data.source, {name: len(rows) for name, rows in named.items()}, prints, data.notes)
+
+    def load_tokenizer(self, data: QuestionSplits) -> PreTrainedTokenizerBase:
+        """The checkpoint's own; for a fresh model the characters of the corpus and the training questions."""
+        corpus = [] if data.corpus is None or not self.recipe.model.from_scratch else [read_text(data.corpus)]
+        tokenizer = load_tokenizer(self.recipe.model, [*corpus, *data.train.questions, *data.train.known])
+        check_marks(tokenizer, self.recipe.model.name)
+        return tokenizer
+
+    def prepare(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
+        """Tokenise train and dev; of test only the lengths are looked at."""
+        self._check(data, tokenizer)
+        train, dev = _tokenise(data.train, tokenizer), _tokenise(data.dev, tokenizer)
+        section, pad = self.recipe.task, tokenizer.pad_token_id
+
+        def collate(rows: list[dict[str, Any]]) -> Mapping[str, Tensor]:
+            ids, labels = padded([(row["input_ids"], row["labels"]) for row in rows], pad)
+            return {"input_ids": ids, "labels": labels}
+
+        return TrainingInputs(
+            train=train,
+            dev=dev,
+            collator=collate,
+            train_lengths=train.lengths,
+            dev_lengths=dev.lengths,
+            compute_metrics=_mean_match,
+            loss=None,
+            tokens=train.fingerprint,
+            select_by=section.select_by,
+            greater_is_better=section.greater_is_better,
+            preprocess_logits=forced_match,
+        )
+
+    def build_model(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+        """The checkpoint of ``--from``, or fresh weights."""
+        return load_causal_lm(self.recipe.model, tokenizer)
+
+    def baselines(self, data: QuestionSplits, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+        """Always the answer that is most frequent in train."""
+        return constant_baseline(commonest_answer(data.train.known), data, splits)
+
+    def probe(self, data: QuestionSplits) -> list[dict[str, Any]]:
+        """The first questions of dev."""
+        return [{"text": question} for question in data.dev.questions[:PROBE_ROWS]]
+
+    def outputs(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What the model expects each answer to begin with."""
+        was_training = model.training
+        found = _probe_outputs(Answerer(model.eval(), tokenizer, longest=1), rows)
+        model.train(was_training)
+        return found
+
+    @staticmethod
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+        """The same from the saved folder."""
+        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+        return _probe_outputs(Answerer.load(str(folder), section), rows)
+
+    def save(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: QuestionSplits, folder: Path
+    ) -> None:
+        """Weights, code, tokenizer: what pipeline("text-generation") and `hftune predict` load."""
+        lengths = [len(ids) - asked for ids, asked in sequences(tokenizer, data.train.questions, data.train.known)]
+        Answerer(model, tokenizer, SLACK * max(lengths)).save(
+            folder,
+            base_model=public_name(self.recipe.model.name),
+            method=self.recipe.method.kind,
+            data=public_name(data.source),
+        )
+
+    def evaluate(self, folder: Path, data: QuestionSplits, splits: Sequence[str], listener: Listener) -> Evaluation:
+        """Let the saved model answer each split; score those whose answers are known."""
+        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
+        answerer = Answerer.load(str(folder), section)
+        seen = Seen.of(self.recipe.model, self.section, data.train.questions)
+        for note in seen.notes:
+            listener.note(note)
+        scores, predictions = {}, {}
+        for name in splits:
+            predictions[name], found = answer_split(
+                answerer, data.named[name], seen, self.recipe.train.eval_batch_size, listener, name
+            )
+            if found is not None:
+                scores[name] = found
+        reasons = {name: answers_collapsed(predictions[name]) for name in scores}
+        return Evaluation(
+            splits=scores,
+            predictions=predictions,
+            collapsed=next((f"{name}: {reason}" for name, reason in reasons.items() if reason), None),
+            extras={
+                "knowledge": {name: knowledge(rows) for name, rows in predictions.items()},
+                "pretraining": seen.as_dict(),
+            },
+        )
+
+    def _check(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Whatever would go wrong later, or in silence."""
+        recipe = self.recipe
+        if recipe.method.kind != "full":
+            raise HftuneError(
+                f"method.kind is {recipe.method.kind!r}, but answering questions moves every weight",
+                hint="leave --method out",
+            )
+        if recipe.task.select_by not in SCORES:
+            raise HftuneError(
+                f"task.select_by is {recipe.task.select_by!r}, which is not among the dev scores",
+                hint=f"use one of: {', '.join(SCORES)}",
+            )
+        refuse_long(data, tokenizer, max_positions(load_config(recipe.model, tokenizer)))
+        refuse_unknown(data, tokenizer, recipe.model.name)
+
+
+def forced_match(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether each row's answer is the one that greedy decoding gives: [B, T, V] and [B, T] → [B, 1].
+
+    Greedy decoding writes the right answer if and only if, after every beginning of the right answer, the likeliest
+    next token is the right one: one forward pass over the right answers tells, and nothing need be decoded.
+    """
+    wanted = labels[:, 1:]
+    right = (logits[:, :-1].argmax(-1) == wanted) | (wanted == IGNORED)
+    return right.all(1, keepdim=True).to(torch.float32)
+
+
+def _tokenise(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
+    """Rows whose label is where the answer begins; the collator makes token labels of it."""
+    encoded = sequences(tokenizer, rows.questions, rows.known)
+    return TokenisedRows([{"input_ids": ids} for ids, _ in encoded], [asked for _, asked in encoded])
+
+
+def _mean_match(outcome: EvalPrediction) -> dict[str, float]:
+    return {"exact_match": float(np.asarray(outcome.predictions).mean())}
+
+
+def _probe_outputs(answerer: Answerer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    questions = [str(row["text"]) for row in rows]
+    (ids, _), *_ = sequences(answerer.tokenizer, questions[:1])
+    tokens = answerer.tokenizer.convert_ids_to_tokens(ids)
+    return {"logits": answerer.first_logits(questions).tolist(), "tokens": tokens}
