@@ -16,8 +16,11 @@ from hftune.runs.directory import RunDir
 from hftune.verify import compare, fresh_outputs
 
 PROBE_ROWS = 8
-ANSWERS = frozenset({"id", "gold", "label", "probabilities"})
-"""Columns of predictions/*.jsonl that a model gives; the others are what it is asked."""
+ANSWERS = frozenset(
+    {"id", "gold", "label", "probabilities", "confidence", "gold_probability"}
+    | {"seen_in_pretraining", "seen_in_finetuning"}
+)
+"""Columns of predictions/*.jsonl that no model is asked; the others are."""
 
 
 def prove(run: RunDir, files: dict[str, Path], repo: str, commit: str, token: str, patience: Patience) -> bool:

@@ -89,6 +89,7 @@ class Answerer:
 
     def save(self, folder: Path, **facts: Any) -> None:
         """Write what ``load`` reads; the model's code goes along."""
+        self.model.generation_config.do_sample = False  # pipeline() would draw answers by lot
         save_causal_lm(self.model, self.tokenizer, folder, task=TASK, longest_answer=self.longest, **facts)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How many tokens an encoder can take. Asked before training, because a model says so only when a long row comes."""
+"""How many tokens a model can take. Asked before training, because a model says so only when a long row comes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     values = config.to_dict()
     if values.get("position_biased_input") is False:
         return None  # DeBERTa-v2: relative positions only
-    limit = values.get("max_position_embeddings")
+    # Some families call it n_positions or block_size.
+    limit = values.get(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
     if not isinstance(limit, int) or limit <= 0:
         return None
     if config.model_type in _OFFSET_BY_PADDING:

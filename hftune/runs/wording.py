@@ -14,6 +14,7 @@ SCORE_NAMES = {
     "loss": "loss",
     "perplexity": "perplexity",
     "exact_match": "exact match",
+    "aurc": "AURC",
 }
 BASELINE_NAMES = {
     "majority": "majority label",

@@ -11,6 +11,7 @@ from hftune.runs.sections.confusion import confusion
 from hftune.runs.sections.cost import cost
 from hftune.runs.sections.curves import curves
 from hftune.runs.sections.data import data
+from hftune.runs.sections.knowledge import knowledge
 from hftune.runs.sections.labels import labels
 from hftune.runs.sections.lengths import lengths
 from hftune.runs.sections.mistakes import mistakes
@@ -26,6 +27,7 @@ SECTIONS: tuple[Builder, ...] = (
     confusion,
     labels,
     calibration,
+    knowledge,
     lengths,
     mistakes,
     samples,

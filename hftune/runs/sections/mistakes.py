@@ -20,13 +20,13 @@ def mistakes(facts: RunFacts) -> Section | None:
     if split is None or not rows:
         return None
     wrong = [row for row in rows if row["label"] != row["gold"]]
-    sure = all("probabilities" in row for row in wrong)
+    sure = all(_confidence(row) is not None for row in wrong)
     if sure:
-        wrong = sorted(wrong, key=lambda row: -row["probabilities"][row["label"]])
+        wrong = sorted(wrong, key=lambda row: -(_confidence(row) or 0.0))
     chosen = [_shown(row) for row in wrong[:SHOWN]]
     lead = f"{len(wrong):,} of {len(rows):,} rows of {split} are answered wrongly."
     if sure and len(wrong) > 1:
-        lead += " The ones the model was surest of come first, with the probability it gave to each label."
+        lead += " The ones the model was surest of come first, with the probability it gave to each answer."
     if split == "dev" and "test" in facts.scored:
         lead += " Test mistakes are not shown, so that test stays unseen; they are in predictions/test.jsonl."
     return Section(
@@ -45,10 +45,16 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["id"],
         "gold": str(row["gold"]),
         "label": str(row["label"]),
-        "confidence": probabilities.get(row["label"]),
-        "gold_probability": probabilities.get(row["gold"]),
+        "confidence": _confidence(row),
+        "gold_probability": probabilities.get(row["gold"], row.get("gold_probability")),
         "texts": [_opening(text) for text in texts],
     }
+
+
+def _confidence(row: dict[str, Any]) -> float | None:
+    """Probability of the label or answer that was given; None where the task has none."""
+    found = row["probabilities"][row["label"]] if "probabilities" in row else row.get("confidence")
+    return None if found is None else float(found)
 
 
 def _opening(text: str) -> dict[str, Any]:
