@@ -72,7 +72,8 @@ def test_help_of_a_flag_is_the_sentence_under_its_setting() -> None:
     settings = all_settings()
     flags = {
         parameter.name: parameter
-        for parameter in cli.load_command("classify").params
+        for command in ("classify", "joint")
+        for parameter in cli.load_command(command).params
         if parameter.name in options.FLAGS
     }
     assert set(flags) == set(options.FLAGS)
@@ -253,7 +254,7 @@ def test_recipes_cp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "reviews.yaml").read_text() == "mine"
     assert hftune("recipes", "cp", "classify/reviews", "--force")[0] == 0
     assert (tmp_path / "reviews.yaml").read_text() == copied
-    assert hftune("recipes", "cp", "reviews", "deep/down.yaml")[0] == 0
+    assert hftune("recipes", "cp", "classify/reviews", "deep/down.yaml")[0] == 0
     assert (tmp_path / "deep" / "down.yaml").read_text() == copied
 
 

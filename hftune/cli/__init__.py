@@ -41,6 +41,11 @@ TRAIN, USE, PREPARE = "Train", "Use and judge", "Prepare"
 
 COMMANDS: dict[str, Entry] = {
     "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
+    "joint": Entry(
+        "hftune.cli.joint:joint",
+        "Fine-tune a classifier and train a masked language model on unlabelled text",
+        TRAIN,
+    ),
     "finetune": Entry(
         "hftune.cli.finetune:finetune", "Teach a GPT to answer questions, from a pretrained run or from nothing", TRAIN
     ),

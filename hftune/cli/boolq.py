@@ -7,11 +7,10 @@ hftune boolq --method all
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import dataclasses
 
 from hftune.cli import options
-from hftune.cli.train import run_training
+from hftune.cli.flags import COLUMNS, Typed, training_command
 from hftune.errors import HftuneError
 
 DEFAULTS = "boolq/mini"
@@ -21,66 +20,21 @@ STUDY = "boolq-methods"
 ALL = "all"
 
 
-def boolq(
-    recipe: options.RecipeName = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    method: options.Method = None,
-    merge: options.Merge = None,
-    labels: options.Labels = None,
-    max_length: options.MaxLength = None,
-    batch_size: options.BatchSize = None,
-    lr: options.LearningRate = None,
-    epochs: options.Epochs = None,
-    eval_steps: options.EvalSteps = None,
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    output: options.Output = None,
-    push_to_hub: options.PushToHub = None,
-    resume: options.Resume = False,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
+@training_command(without=COLUMNS)
+def boolq(typed: Typed) -> None:
     """Answer yes/no questions over passages, under one method or all: --method all trains and compares every one.
 
     Data: the embedded boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
     """
-    flags = {
-        "model": model,
-        "data": data,
-        "method": method,
-        "merge": merge,
-        "labels": labels,
-        "max_length": max_length,
-        "batch_size": batch_size,
-        "lr": lr,
-        "epochs": epochs,
-        "eval_steps": eval_steps,
-        "seed": seed,
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-        "push_to_hub": push_to_hub,
-    }
+    method = typed.flags["method"]
     if method == ALL:
-        _train_all(recipe, sets, flags, seeds, output, dry_run=dry_run, as_json=as_json)
+        _train_all(typed)
         return
-    goes_on = resume and not sets and not options.overrides_from(**flags)
-    run_training(
-        # A run that goes on brings its own recipe.
-        recipe if recipe is not None or goes_on else _default_recipe(method),
-        sets,
-        flags=flags,
-        task="classify",
-        default=_default_recipe(method),
-        seeds=seeds,
-        output=output,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-    )
+    default = _default_recipe(method)
+    goes_on = typed.resume and not typed.sets and not options.overrides_from(**typed.flags)
+    # A run that goes on brings its own recipe.
+    chosen = typed if typed.recipe is not None or goes_on else dataclasses.replace(typed, recipe=default)
+    chosen.train(task="classify", default=default)
 
 
 def _default_recipe(method: str | None) -> str:
@@ -90,23 +44,15 @@ def _default_recipe(method: str | None) -> str:
     return f"{DEFAULTS}/{method if method in section_kinds('method') else 'full'}"
 
 
-def _train_all(
-    recipe: str | None,
-    sets: list[str] | None,
-    flags: dict[str, Any],
-    seeds: str | None,
-    output: Path | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def _train_all(typed: Typed) -> None:
     """Every method as one study; what the flags say holds for each of them."""
     from hftune.cli.sweep import sweep
 
+    flags, seeds = typed.flags, typed.seeds
     for flag, given, instead in (
         ("--merge", flags["merge"], "leave it out: scores are the same"),
         ("--push-to-hub", flags["push_to_hub"], "publish the run you choose: hftune push RUN REPO"),
-        ("--dry-run", dry_run, "try the methods one by one: --method lora --dry-run"),
+        ("--dry-run", typed.dry_run, "try the methods one by one: --method lora --dry-run"),
     ):
         if given:
             raise HftuneError(f"{flag} does not go with --method {ALL}", hint=instead)
@@ -116,11 +62,11 @@ def _train_all(
     stated = [f"{key}={_as_yaml(value)}" for key, value in options.overrides_from(**same).items()]
     sweep(
         study=STUDY,
-        recipe=recipe,
-        sets=[*stated, *(sets or [])],
+        recipe=typed.recipe,
+        sets=[*stated, *(typed.sets or [])],
         seeds=seeds if flags["seed"] is None else str(flags["seed"]),
-        output=output,
-        as_json=as_json,
+        output=typed.output,
+        as_json=typed.as_json,
     )
 
 

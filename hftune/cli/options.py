@@ -36,6 +36,15 @@ FLAGS: dict[str, str] = {
     "label_column": "data.label_column",
     "trust_remote_code": "model.trust_remote_code",
     "allow_pickle": "model.allow_pickle",
+    "unlabeled": "data.unlabeled",
+    "line_by_line": "data.line_by_line",
+    "block_size": "data.block_size",
+    "limit_unlabeled": "data.limit_unlabeled",
+    "mlm_alpha": "task.mlm_alpha",
+    "mlm_alpha_end": "task.mlm_alpha_end",
+    "mlm_batch_size": "task.mlm_batch_size",
+    "mlm_probability": "task.mlm_probability",
+    "whole_word": "task.whole_word",
 }
 """Flag (as a parameter name) → the recipe setting it stands for."""
 
@@ -48,14 +57,14 @@ _TRUST = "What may be trusted"
 _RUN = "The run"
 
 
-def _option(panel: str, metavar: str | None, help_text: str, *names: str) -> Any:
+def option(panel: str, metavar: str | None, help_text: str, *names: str) -> Any:
     """One flag; a default is never shown, because the recipe may state another one."""
     return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel, show_default=False)
 
 
 RecipeName = Annotated[
     str | None,
-    _option(
+    option(
         _WHAT,
         "NAME|PATH",
         "A shipped recipe (hftune recipes ls), a YAML file, or a run to repeat.",
@@ -65,11 +74,11 @@ RecipeName = Annotated[
 ]
 Model = Annotated[
     str | None,
-    _option(_WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
+    option(_WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
 ]
 Data = Annotated[
     str | None,
-    _option(
+    option(
         _WHAT,
         "NAME|PATH",
         "An embedded name, a Hub id, a folder of split files, or one file.",
@@ -77,10 +86,10 @@ Data = Annotated[
         "-d",
     ),
 ]
-Method = Annotated[str | None, _option(_WHAT, "KIND", "Which weights move.", "--method")]
+Method = Annotated[str | None, option(_WHAT, "KIND", "Which weights move.", "--method")]
 Merge = Annotated[
     bool | None,
-    _option(
+    option(
         _WHAT,
         None,
         "Put the trained adapter into the weights and save a plain checkpoint; lora and ia3 only.",
@@ -89,7 +98,7 @@ Merge = Annotated[
 ]
 Labels = Annotated[
     int | None,
-    _option(
+    option(
         _WHAT,
         "N",
         "Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500).",
@@ -98,12 +107,12 @@ Labels = Annotated[
 ]
 MaxLength = Annotated[
     int | None,
-    _option(_HOW, "TOKENS", "Tokens kept of each example, special tokens among them.", "--max-length"),
+    option(_HOW, "TOKENS", "Tokens kept of each example, special tokens among them.", "--max-length"),
 ]
-BatchSize = Annotated[int | None, _option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")]
+BatchSize = Annotated[int | None, option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")]
 LearningRate = Annotated[
     float | None,
-    _option(
+    option(
         _HOW,
         "X",
         "Peak learning rate; chosen by the method and by whether weights are fresh where not given.",
@@ -112,7 +121,7 @@ LearningRate = Annotated[
 ]
 Epochs = Annotated[
     float | None,
-    _option(
+    option(
         _HOW,
         "X",
         "Passes over the training rows; 3 for pretrained weights and 8 for fresh ones where not given.",
@@ -121,16 +130,16 @@ Epochs = Annotated[
 ]
 EvalSteps = Annotated[
     int | None,
-    _option(_HOW, "N", "Evaluate and save every so many updates; once an epoch where not given.", "--eval-steps"),
+    option(_HOW, "N", "Evaluate and save every so many updates; once an epoch where not given.", "--eval-steps"),
 ]
-Seed = Annotated[int | None, _option(_HOW, "N", "Seed of fresh weights, batch order, dropout and masks.", "--seed")]
+Seed = Annotated[int | None, option(_HOW, "N", "Seed of fresh weights, batch order, dropout and masks.", "--seed")]
 Seeds = Annotated[
     str | None,
-    _option(_HOW, "N,N,…", "Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.", "--seeds"),
+    option(_HOW, "N,N,…", "Train once with each seed, as one group with mean ± std: 1,2,3 or 1-5.", "--seeds"),
 ]
 Set = Annotated[
     list[str] | None,
-    _option(
+    option(
         _HOW,
         "KEY=VALUE",
         "Any other setting, as train.weight_decay=0.01; may be given often (hftune recipes schema).",
@@ -140,11 +149,11 @@ Set = Annotated[
 ]
 TextColumn = Annotated[
     str | None,
-    _option(_COLUMNS, "NAME", "Column of the (first) text; found by its name where not given.", "--text-column"),
+    option(_COLUMNS, "NAME", "Column of the (first) text; found by its name where not given.", "--text-column"),
 ]
 PairColumn = Annotated[
     str | None,
-    _option(
+    option(
         _COLUMNS,
         "NAME",
         "Column of the second text; found by its name where not given, 'none' for single texts.",
@@ -153,21 +162,21 @@ PairColumn = Annotated[
 ]
 LabelColumn = Annotated[
     str | None,
-    _option(_COLUMNS, "NAME", "Column of the label; found by its name where not given.", "--label-column"),
+    option(_COLUMNS, "NAME", "Column of the label; found by its name where not given.", "--label-column"),
 ]
 TrustRemoteCode = Annotated[
     bool | None,
-    _option(
+    option(
         _TRUST,
         None,
         "Run Python code that comes with the checkpoint.",
         "--trust-remote-code/--no-trust-remote-code",
     ),
 ]
-Revision = Annotated[str | None, _option(_COLUMNS, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
+Revision = Annotated[str | None, option(_COLUMNS, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
 AllowPickle = Annotated[
     bool | None,
-    _option(
+    option(
         _TRUST,
         None,
         "Load weights that exist only as a pickle, which can run any code.",
@@ -176,21 +185,21 @@ AllowPickle = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    _option(_RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),
+    option(_RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),
 ]
 PushToHub = Annotated[
     str | None,
-    _option(
+    option(
         _RUN,
         "USER/NAME",
         "Repository that receives the finished model, as user/name; nothing is pushed where not given.",
         "--push-to-hub",
     ),
 ]
-Resume = Annotated[bool, _option(_RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
+Resume = Annotated[bool, option(_RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
 DryRun = Annotated[
     bool,
-    _option(
+    option(
         _RUN,
         None,
         "Resolve and load everything, run one batch, estimate time and memory; train nothing.",
@@ -199,7 +208,7 @@ DryRun = Annotated[
 ]
 Json = Annotated[
     bool,
-    _option(_RUN, None, "Print the result as JSON on standard output, and nothing else there.", "--json"),
+    option(_RUN, None, "Print the result as JSON on standard output, and nothing else there.", "--json"),
 ]
 
 

@@ -187,17 +187,17 @@ class JointLoss:
     def __call__(
         self, outputs: Mapping[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Loss of one forward pass, as its share of the update; in an evaluation that of the classifier alone."""
-        loss = self.classification(outputs, labels, num_items_in_batch)
-        if num_items_in_batch is None:
-            return loss
-        self.parts.add("classification_loss", loss)
-        second: Tensor | None = outputs.get("mlm_loss")
-        if second is None:
-            return loss
-        self.parts.add("mlm_loss", second)
+        """Loss of one forward pass, as its share of the update; dev has labelled rows alone."""
+        found = {"classification_loss": self.classification(outputs, labels, num_items_in_batch)}
+        if "mlm_loss" in outputs:
+            found["mlm_loss"] = outputs["mlm_loss"]
+        if num_items_in_batch is not None:  # else nothing is trained
+            for name, value in found.items():
+                self.parts.add(name, value)
+        if "mlm_loss" not in found:
+            return found["classification_loss"]
         alpha: float = outputs["mlm_alpha"]
-        return loss + alpha * second
+        return found["classification_loss"] + alpha * found["mlm_loss"]
 
 
 def fill_probe(

@@ -74,6 +74,7 @@ OURS = {
     "eval_do_concat_batches": "scores are computed over the whole split",
     "disable_tqdm": "the command line draws the progress",
     "remove_unused_columns": "the task knows which columns its collator reads",
+    "label_names": "the task knows which of its columns are labels",
     "do_train": "what is done is what the command says",
     "do_eval": "what is done is what the command says",
     "do_predict": "what is done is what the command says",
