@@ -188,8 +188,8 @@ def block_of(model: PreTrainedModel) -> int:
 def too_long(question: str, tokens: int, block: int, where: str = "") -> HftuneError:
     """The error for a question that leaves no room for an answer."""
     return HftuneError(
-        f"{where or 'a question'}: it has {tokens} tokens with its mark, and the model's block of {block} leaves no "
-        f"room for an answer: {question[:60]!r}…",
+        f"{where + ': the' if where else 'a'} question has {tokens} tokens with its mark, and the model's block of "
+        f"{block} leaves no room for an answer: {question[:60]!r}…",
         hint="shorten the question, or take a model with a larger block",
     )
 

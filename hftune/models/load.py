@@ -18,6 +18,7 @@ from transformers import (
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.models import mingpt
 from hftune.models.adapter import refuse_adapter
 from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
 from hftune.models.presets import preset, refuse_other_head
@@ -41,6 +42,7 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTok
     source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
     location = locate(source.name)
     ask_first(location, source)
+    mingpt.register()
     with explained(source):
         tokenizer = AutoTokenizer.from_pretrained(
             location,
@@ -61,6 +63,7 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
     if section.from_scratch:
         config = preset(section).build_config(tokenizer)
     else:
+        mingpt.register()  # a saved one is loaded with our code, not with the code that lies beside it
         with explained(section):
             refuse_adapter(locate(section.name))
             config = AutoConfig.from_pretrained(
