@@ -226,6 +226,7 @@ def test_kinds_of_a_class_and_of_a_union() -> None:
 def test_a_command_takes_only_recipes_of_its_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class JointTask(Task):
         data_kind: ClassVar[str] = "labelled"
+        command: ClassVar[str] = "joint"
         kind: Literal["joint"] = "joint"
         select_by: str = "accuracy"
 

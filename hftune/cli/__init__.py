@@ -46,6 +46,9 @@ COMMANDS: dict[str, Entry] = {
         "Fine-tune a classifier and train a masked language model on unlabelled text",
         TRAIN,
     ),
+    "pretrain": Entry(
+        "hftune.cli.pretrain:pretrain", "Train a language model on plain text, from scratch or from a checkpoint", TRAIN
+    ),
     "finetune": Entry(
         "hftune.cli.finetune:finetune", "Teach a GPT to answer questions, from a pretrained run or from nothing", TRAIN
     ),

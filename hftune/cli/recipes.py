@@ -97,7 +97,7 @@ def copy_recipe(
         write_text(target, _text(source))
     except OSError as error:
         raise HftuneError(f"can't write {target}: {error.strerror}", hint="Name another place.") from error
-    command = "sweep" if study else f"{load_recipe(target).task.kind} --recipe"
+    command = "sweep" if study else f"{load_recipe(target).task.command} --recipe"
     terminal.say(f"Copied to {target}. Run it with: hftune {command} {shlex.quote(str(target))}")
 
 

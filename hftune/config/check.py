@@ -21,6 +21,7 @@ from hftune.config.kinds import (
     section_names,
     settings,
     takes_bool,
+    task_class,
 )
 from hftune.config.problems import Problem
 from hftune.config.section import Section
@@ -80,6 +81,8 @@ def check(values: Mapping[str, Any], source: Source) -> tuple[dict[str, Section]
         if given is not None and not isinstance(given, Mapping):
             problems.append(_not_a_section(name, given, source(name)))
             continue
+        if name == "model":
+            given = {"name": task_class(task).default_model, **(given or {})}
         made, found = _check_section(
             name, dict(given or {}), source, default_kind(name, task) if section_kinds(name) else None
         )
@@ -226,6 +229,9 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
         return f"Did you mean {by_leaf[near]}?"
     if word in OTHER_NAMES:
         return f"Did you mean {OTHER_NAMES[word]}?"
+    same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
+    if near := closest(word, same, cutoff=0.75):
+        return f"Did you mean {same[near]}?"
     elsewhere = {setting.rpartition(".")[2]: setting for setting in reversed(everywhere)}
     if near := closest(word, elsewhere, cutoff=0.75) or closest(word, by_leaf):
         return f"Did you mean {by_leaf.get(near) or elsewhere[near]}?"

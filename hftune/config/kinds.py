@@ -60,7 +60,7 @@ def default_kind(section: str, task: object = None) -> str:
         task: The task's kind as the user gave it; the default one where it is none or unknown.
     """
     if section == "data":
-        return data_kind(task if task in list(section_kinds("task")) else default_kind("task"))
+        return data_kind(task)
     made: Section = Recipe.model_fields[section].get_default(call_default_factory=True)
     kind = made.model_dump()["kind"]
     assert isinstance(kind, str)
@@ -69,9 +69,15 @@ def default_kind(section: str, task: object = None) -> str:
 
 def data_kind(task: object) -> str:
     """The kind of data that a kind of task reads."""
-    owner = section_kinds("task")[str(task)]
+    return task_class(task).data_kind
+
+
+def task_class(kind: object) -> type[Task]:
+    """The settings of a kind of task; of the default one where there is no such kind."""
+    known = section_kinds("task")
+    owner = known[str(kind)] if kind in list(known) else known[default_kind("task")]
     assert issubclass(owner, Task)
-    return owner.data_kind
+    return owner
 
 
 def section_class(section: str, kind: str | None) -> type[Section]:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from hftune.config import document
 from hftune.config.check import Source, check, got
-from hftune.config.kinds import section_kinds
+from hftune.config.kinds import section_kinds, task_class
 from hftune.config.overrides import merge, parse_sets, plain
 from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
@@ -129,4 +129,4 @@ def _for_task(task: str, values: dict[str, Any], source: Source) -> list[Problem
     if stated == task or stated not in list(section_kinds("task")):
         return []
     message = f"expected a recipe for {task}; got one for {stated}"
-    return [Problem("task.kind", message, f"Run `hftune {stated}`.", source("task.kind"))]
+    return [Problem("task.kind", message, f"Run `hftune {task_class(stated).command}`.", source("task.kind"))]

@@ -20,10 +20,20 @@ MUON_SCRATCH_LEARNING_RATE = 4e-3
 """Of fresh weights under Muon; pretrained ones take the method's, since Muon's steps are as large as AdamW's."""
 
 
-def _data_for(made: dict[str, Any]) -> Any:
-    """The data section of a recipe that states none: of the kind that its task reads."""
+def _task_of(made: dict[str, Any]) -> Task:
     task = made.get("task", ClassifyTask())
     assert isinstance(task, Task)
+    return task
+
+
+def _model_for(made: dict[str, Any]) -> ModelSection:
+    """The model section of a recipe that states none."""
+    return ModelSection(name=_task_of(made).default_model)
+
+
+def _data_for(made: dict[str, Any]) -> Any:
+    """The data section of a recipe that states none: of the kind that its task reads."""
+    task = _task_of(made)
     by_kind = {section.model_fields["kind"].default: section for section in get_args(get_args(DataSection)[0])}
     return by_kind[task.data_kind]()
 
@@ -35,7 +45,7 @@ class Recipe(Section):
     """What is predicted and scored."""
     data: DataSection = Field(default_factory=_data_for)
     """Where rows come from."""
-    model: ModelSection = Field(default_factory=ModelSection)
+    model: ModelSection = Field(default_factory=_model_for)
     """Which network."""
     method: MethodSection = Field(default_factory=FullMethod)
     """Which weights move."""

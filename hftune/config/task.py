@@ -22,6 +22,10 @@ class Task(Section):
 
     data_kind: ClassVar[str]
     """The kind of the ``data`` section that this task reads."""
+    command: ClassVar[str]
+    """The command that carries it out."""
+    default_model: ClassVar[str] = "scratch:bert-tiny"
+    """The model where the recipe names none."""
     held_out: ClassVar[float] = 0.1
     """Share of a corpus that is held out as dev where the recipe does not say."""
 
@@ -41,6 +45,7 @@ class ClassifyTask(Task):
     """One label for a text or a pair of texts."""
 
     data_kind: ClassVar[str] = "labelled"
+    command: ClassVar[str] = "classify"
 
     kind: Literal["classify"] = "classify"
     select_by: str = "accuracy"
@@ -57,6 +62,8 @@ class SpanTask(Task):
     """Pretrain by span corruption: a piece of each document is taken out, and must be written after the rest."""
 
     data_kind: ClassVar[str] = "corpus"
+    command: ClassVar[str] = "pretrain"
+    default_model: ClassVar[str] = "scratch:mingpt"
     held_out: ClassVar[float] = 0.0
     """Nothing: what a document says is learned from that document alone, so each one left out is knowledge lost."""
 
@@ -81,6 +88,8 @@ class AnswerTask(Task):
     """Write the answer to a question."""
 
     data_kind: ClassVar[str] = "questions"
+    command: ClassVar[str] = "finetune"
+    default_model: ClassVar[str] = "scratch:mingpt"
 
     kind: Literal["answer"] = "answer"
     select_by: str = "exact_match"
@@ -100,6 +109,7 @@ class JointTask(MaskedText, ClassifyTask):
     """One label for a text, and masked tokens of unlabelled text, in one model at the same time."""
 
     data_kind: ClassVar[str] = "joint"
+    command: ClassVar[str] = "joint"
 
     kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # a classification task, but another kind
     mlm_alpha: float = Field(default=1.0, ge=0.0)
@@ -124,6 +134,7 @@ class MlmTask(MaskedText, Task):
     """Train a masked language model on plain text: the first of two stages."""
 
     data_kind: ClassVar[str] = "corpus"
+    command: ClassVar[str] = "pretrain"
 
     kind: Literal["mlm"] = "mlm"
     select_by: str = "perplexity"

@@ -85,7 +85,7 @@ def card_text(run: RunDir) -> str:
         data=data_table(data),
         notes=[inline(without_home(note)) for note in data.get("notes", [])],
         version=hftune.__version__,
-        command=f"hftune {recipe.task.kind} --recipe recipe.yaml",
+        command=f"hftune {recipe.task.command} --recipe recipe.yaml",
         recipe=fenced(without_home(recipe_yaml(recipe)), "yaml"),
         limits=limits(metrics, recipe),
     )

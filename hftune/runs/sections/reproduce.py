@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 
+from hftune.config.kinds import task_class
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
-
-# Task kinds whose command has another name.
-COMMANDS = {"span_corruption": "pretrain", "causal_lm": "pretrain", "question_answer": "finetune"}
 
 
 def reproduce(facts: RunFacts) -> Section:
@@ -22,7 +20,7 @@ def reproduce(facts: RunFacts) -> Section:
         values={
             "given": facts.environment.get("command", ""),
             "recipe": facts.recipe_text,
-            "again": f"hftune {COMMANDS.get(facts.task, facts.task)} --recipe {path}",
+            "again": f"hftune {task_class(facts.task).command} --recipe {path}",
         },
     )
 
