@@ -129,23 +129,47 @@ def load_corpus(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fa
 
 def _read(section: CorpusData) -> tuple[dict[str, Documents], list[str]]:
     """The documents of each split that is there, from an embedded folder, a path or the Hub."""
+    found = corpus_files(section)
+    if found is None:
+        refuse_cut_of_hub(section)
+        from hftune.data.hub import hub_tables
+
+        return {split: from_table(table, section) for split, table in hub_tables(section, list(CORPORA)).items()}, []
+    return {
+        split: _joined([read_documents(file, section, found.documents) for file in paths])
+        for split, paths in found.files.items()
+    }, list(found.notes)
+
+
+@dataclass(frozen=True)
+class CorpusFiles:
+    """A corpus that lies in files, before any of them is read."""
+
+    files: Files
+    documents: str
+    """What one document of a text file is."""
+    notes: tuple[str, ...]
+
+
+def corpus_files(section: CorpusData) -> CorpusFiles | None:
+    """The files of an embedded corpus or of a path; None for a name that can only be one of the Hub."""
     embedded, path = CORPORA.get(section.name), as_path(section.name)
-    notes: list[str] = []
     if embedded is None and path is None:
-        return _from_hub(section), notes
+        if not is_hub_id(section.name) or Path(section.name).suffix.lower() in PLAIN[:-1]:
+            raise refuse_missing(section.name, list(CORPORA))
+        return None
     for option, value in (("subset", section.subset), ("revision", section.revision)):
         if value is not None:
             raise HftuneError(
                 f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
                 hint=f"leave data.{option} out",
             )
+    notes: tuple[str, ...] = ()
     if embedded is not None and path is not None:
-        notes.append(f"{section.name} is the embedded text; the one in this folder would be ./{section.name}")
+        notes = (f"{section.name} is the embedded text; the one in this folder would be ./{section.name}",)
     files = _embedded_files(embedded, section) if embedded is not None else _own_files(path, section)
     documents = section.documents or (embedded.documents if embedded is not None else "lines")
-    return {
-        split: _joined([read_documents(file, section, documents) for file in paths]) for split, paths in files.items()
-    }, notes
+    return CorpusFiles(files, documents, notes)
 
 
 def _own_files(path: Path | None, section: CorpusData) -> Files:
@@ -164,17 +188,13 @@ def _embedded_files(embedded: EmbeddedCorpus, section: CorpusData) -> Files:
     return folder_files(embedded.folder, named, PLAIN)
 
 
-def _from_hub(section: CorpusData) -> dict[str, Documents]:
-    if not is_hub_id(section.name) or Path(section.name).suffix.lower() in PLAIN[:-1]:
-        raise refuse_missing(section.name, list(CORPORA))
+def refuse_cut_of_hub(section: CorpusData) -> None:
+    """A dataset of the Hub has its documents cut already."""
     if section.documents is not None:
         raise HftuneError(
             f"data.documents is {section.documents!r}, but a dataset of the Hub has one document a row",
             hint="leave data.documents out",
         )
-    from hftune.data.hub import hub_tables
-
-    return {split: from_table(table, section) for split, table in hub_tables(section, list(CORPORA)).items()}
 
 
 def _joined(parts: Sequence[Documents]) -> Documents:

@@ -84,7 +84,7 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
 
 def from_table(table: Table, section: CorpusData) -> Documents:
     """The text column of a table; rows without text are left out, as blank lines are."""
-    column = _text_column(table, section.text_column)
+    column = text_column(table, section.text_column)
     values = table.columns[column]
     strange = next((row for row, value in enumerate(values) if not isinstance(value, str | None)), None)
     if strange is not None:
@@ -97,7 +97,8 @@ def from_table(table: Table, section: CorpusData) -> Documents:
     return Documents(table.where, tuple(values[row] for row in kept), tuple(table.place(row) for row in kept))
 
 
-def _text_column(table: Table, named: str | None) -> str:
+def text_column(table: Table, named: str | None) -> str:
+    """The column that holds the text: the one that is named, one with a name that people use, or the only one."""
     if named is not None:
         return required(table, named, "text_column")
     by_lower = {name.lower(): name for name in table.columns}

@@ -28,16 +28,20 @@ def hub_tables(section: LabelledData | CorpusData, embedded: list[str]) -> dict[
         section: its name, subset and revision; train, dev and test name splits where their names do not tell.
         embedded: the names that need no network, for the error.
     """
+    tables = {}
+    for split, (name, rows) in hub_splits(section, embedded).items():
+        tables[split] = from_arrow(rows.data.table, name)
+        # The features of the dataset are the truth about its labels, also where the files carry none.
+        tables[split].classes.update(_class_names(rows.features))
+    return tables
+
+
+def hub_splits(section: LabelledData | CorpusData, embedded: list[str]) -> dict[str, tuple[str, Any]]:
+    """The splits of a Hub dataset as the datasets library has them, on disk, each with what messages call it."""
     loaded = _download(section, embedded)
     named = {"train": section.train, "dev": section.dev, "test": section.test}
-    tables = {}
-    for split in WORDS:
-        chosen = choose_split(list(loaded), split, named[split], section.name)
-        if chosen is not None:
-            tables[split] = from_arrow(loaded[chosen].data.table, f"{section.name} ({chosen})")
-            # The features of the dataset are the truth about its labels, also where the files carry none.
-            tables[split].classes.update(_class_names(loaded[chosen].features))
-    return tables
+    chosen = {split: choose_split(list(loaded), split, named[split], section.name) for split in WORDS}
+    return {split: (f"{section.name} ({name})", loaded[name]) for split, name in chosen.items() if name is not None}
 
 
 def choose_split(available: list[str], split: str, named: str | None, source: str) -> str | None:
