@@ -51,6 +51,7 @@ def card_text(run: RunDir) -> str:
         read_json(config) if config.is_file() else {},
         adapter=(run.model / "adapter_config.json").is_file(),
         pairs=any("text_pair" in row for split in ("dev", "test") for row in run.read_predictions(split)[:1]),
+        question=next((plain(row["text"]) for row in run.read_predictions("dev")[:1] if "knowledge" in metrics), None),
     )
     data = metrics.get("data", {})
     splits, selection = metrics.get("splits", {}), metrics.get("selection") or {}
@@ -136,6 +137,8 @@ def _hub_id(name: str) -> str | None:
 def _what(recipe: Recipe, metrics: dict[str, Any]) -> str:
     labels = metrics.get("labels", [])
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
+    if "knowledge" in metrics:
+        what = "A language model that answers questions"
     fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
     source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.name)))

@@ -117,6 +117,21 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe) -> list[str]:
             f"and {number(facts['ece_scaled'])} when the logits are divided by {number(temperature)}, "
             f"which was fitted on {inline(calibration['fitted_on'])}."
         )
+    never = [
+        group
+        for of_split in metrics.get("knowledge", {}).values()
+        for group in of_split["groups"]
+        if group["seen_in_pretraining"] is False and group["seen_in_finetuning"] is False
+    ]
+    if "knowledge" in metrics:
+        found.append("It answers every question, also those whose answer it can't know.")
+    if never:
+        rows = sum(group["rows"] for group in never)
+        sure = sum(group["confidence"] * group["rows"] for group in never) / rows
+        found.append(
+            f"Asked about {rows} names that it has never met, it is {number(sure)} sure of its answers on average; "
+            "`hftune predict --min-confidence` holds back what it is not sure of."
+        )
     if metrics.get("labels"):
         found.append("It always answers with one of its labels, also where none of them fits.")
     if isinstance(recipe.data, LabelledData):

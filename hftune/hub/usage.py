@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from hftune.hub.markdown import fenced
 ADDRESS = '"USER/NAME"'
 """Stands in the card of a run until it is pushed."""
 
+MARK = "⁇"
 TEXT = '"the food was great but we will never come back"'
 PAIR = '{"text": "is the sky blue?", "text_pair": "by day the sky is blue"}'
 
@@ -24,13 +26,14 @@ class Usage:
     snippet: str
 
 
-def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool) -> Usage:
+def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool, question: str | None = None) -> Usage:
     """The way to load a model.
 
     Args:
         config: Its config.json; empty for a bare adapter.
         adapter: Whether the folder holds an adapter, which only hftune knows to join to its base.
         pairs: Whether it reads two texts a row.
+        question: One that it was asked, for a model that answers questions; the mark behind it asks for the answer.
     """
     kinds = " ".join(config.get("architectures") or [])
     generates = "CausalLM" in kinds or "LMHead" in kinds or "GPT" in kinds
@@ -43,6 +46,8 @@ def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool) -> Usage:
     trust = ", trust_remote_code=True" if config.get("auto_map") else ""
     asked = '"Where was"' if generates else PAIR if pairs else TEXT
     more = ", max_new_tokens=40" if generates else ""
+    if question is not None:
+        asked, more = json.dumps(f"{question}{MARK}", ensure_ascii=False), ", return_full_text=False"
     lines = [
         "from transformers import pipeline",
         "",
@@ -50,6 +55,8 @@ def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool) -> Usage:
         f"print(model({asked}{more}))",
     ]
     snippet = fenced("\n".join(lines), "python")
+    if question is not None:
+        snippet += "\n\n`hftune predict` gives the same answers with their confidence."
     if trust:
         snippet += "\n\nThe model's own code comes with it, in the .py files: read it before you trust it."
     return Usage(tag, "transformers", snippet)

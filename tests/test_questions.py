@@ -1,0 +1,161 @@
+"""Questions and answers from tsv files; what is counted of answers: risk, calibration, and names that were seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hftune.config.data import QuestionData
+from hftune.data.questions import load_question_split, load_questions
+from hftune.errors import HftuneError
+from hftune.evaluation.knowledge import (
+    answer_scores,
+    answers_collapsed,
+    area_under_risk,
+    knowledge,
+    name_in,
+    names_in_text,
+    question_template,
+    risk_coverage,
+)
+
+
+def folder(path: Path, **files: str) -> QuestionData:
+    path.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (path / f"{name}.tsv").write_text(text, encoding="utf-8")
+    return QuestionData(name=str(path))
+
+
+def test_embedded_births() -> None:
+    data = load_questions(QuestionData())
+    assert {name: len(rows) for name, rows in data.named.items()} == {"train": 160, "dev": 100, "test": 80}
+    assert data.test is not None and data.test.answers is None
+    assert data.notes == ("test has no answers: it gets predictions and no scores",)
+    assert data.corpus is not None and data.corpus.name == "wiki.txt"
+    template = question_template(data.train.questions)
+    assert template == "Where was {} born?"
+    names = {split: {name_in(question, template) for question in rows.questions} for split, rows in data.named.items()}
+    assert not names["train"] & names["dev"] and None not in names["test"]
+    read = names_in_text(names["test"], data.corpus.read_text(encoding="utf-8").splitlines())
+    assert len(read) == 60, "twenty of the test people are nowhere"
+
+
+def test_files_of_the_course(tmp_path: Path) -> None:
+    section = folder(
+        tmp_path / "births",
+        birth_places_train="Where was A B born?\tRome\r\nWhere was C D born?\tOslo\r\n",
+        birth_dev="question\tanswer\nWhere was A B born?\tRome\n",
+        birth_test_inputs="Where was E born?\nWhere was F born?\n",
+    )
+    data = load_questions(section)
+    assert data.train.known == ("Rome", "Oslo") and data.dev.questions == ("Where was A B born?",)
+    assert data.dev.lines == (2,), "the header is no row"
+    assert "1 of the 1 dev questions are asked in train as well" in data.notes
+    assert load_question_split(section, None)[0] == "dev", "test has no answers to score"
+    assert load_question_split(section, "test")[1].answers is None
+    with pytest.raises(HftuneError, match="no all split"):
+        load_question_split(section, "all")
+
+
+def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:
+    section = folder(tmp_path, rows="".join(f"Where was {name} born?\tRome\n" for name in "ABCDEFGHIJ"))
+    section = section.model_copy(update={"name": str(tmp_path / "rows.tsv"), "dev_share": 0.3})
+    data = load_questions(section)
+    assert (len(data.train), len(data.dev)) == (7, 3)
+    assert not set(data.train.questions) & set(data.dev.questions)
+    assert load_questions(section).dev == data.dev
+    assert load_questions(section.model_copy(update={"split_seed": 1})).dev != data.dev
+    assert len(load_question_split(section, None)[1]) == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "looks"),
+    [
+        ("Where was B born? Rome", "an answer right behind its question"),
+        ("Where was B born?    Rome", "spaces in place of the tab"),
+        ("Where was B born?,Rome", "a comma in place of the tab"),
+        (r"Where was B born?\tRome", r"the two characters \t"),
+        ("Where was B born?", "a question without its answer"),
+        ("B", "plain text"),
+    ],
+)
+def test_a_line_without_a_tab(tmp_path: Path, line: str, looks: str) -> None:
+    section = folder(tmp_path, train=f"Where was A born?\tRome\n{line}\n", dev="Where was A born?\tRome\n")
+    with pytest.raises(HftuneError, match=r"'train\.tsv', line 2: expected question<TAB>answer") as error:
+        load_questions(section)
+    assert looks in error.value.hint
+    assert line.replace("\\", "\\\\") in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a?\tb\tc\n", "line 1: expected one tab, got 2"),
+        ("a?\tb\n\nc?\td\n", "line 2 is blank"),
+        ("a?\t \n", "line 1: the answer is empty"),
+        ("\tb\n", "line 1: the question is empty"),
+        ("question\tanswer\n", "holds no questions"),
+        ("", "is empty"),
+    ],
+)
+def test_other_bad_lines(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(HftuneError, match=message):
+        load_questions(folder(tmp_path, train=text, dev="a?\tb\n"))
+
+
+def test_answers_in_some_lines_of_test_only(tmp_path: Path) -> None:
+    with pytest.raises(HftuneError, match="line 2: has a tab, but"):
+        load_questions(folder(tmp_path, train="a?\tb\n", dev="a?\tb\n", test="a?\nb?\tc\n"))
+
+
+def test_templates() -> None:
+    assert question_template(["Who is Ada?", "Who is Bob Ho?"]) == "Who is {}?"
+    assert question_template(["Ada was born where?", "Bob was born where?"]) == "{} was born where?"
+    assert question_template(["Where is Ada?", "When did Bob?"]) is None
+    assert question_template(["Where is Ada?"]) is None
+    assert name_in("Where was Ada B. Low born?", "Where was {} born?") == "Ada B. Low"
+    assert name_in("When was Ada born?", "Where was {} born?") is None
+    assert names_in_text({"Ada Low", "Bob"}, ["Ada Lowell met Bobby.", "(Bob)"]) == {"Bob"}
+
+
+def test_risk_and_coverage() -> None:
+    sure, right = np.array([0.9, 0.8, 0.7, 0.1]), np.array([1.0, 1.0, 0.0, 0.0])
+    curve = risk_coverage(sure, right)
+    assert len(curve) == 100
+    assert curve[49] == {"coverage": 0.5, "accuracy": 1.0, "confidence": 0.8}
+    assert curve[-1] == {"coverage": 1.0, "accuracy": 0.5, "confidence": 0.1}
+    assert area_under_risk(sure, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
+    # Equally sure answers can't be told apart, whatever order they come in.
+    alike = np.full(4, 0.5)
+    assert area_under_risk(alike, right) == area_under_risk(alike, right[::-1]) == pytest.approx(0.5)
+    assert risk_coverage(alike, right)[0]["accuracy"] == 0.5
+
+
+def test_scores_and_groups() -> None:
+    rows = [
+        {"label": said, "gold": gold, "confidence": sure, "seen_in_pretraining": read, "seen_in_finetuning": False}
+        for said, gold, sure, read in [
+            ("Rome", "Rome ", 0.9, True),
+            ("Oslo", "Rome", 0.3, True),
+            ("Oslo", "Paris", 0.5, False),
+            ("Paris", "Paris", 0.7, None),
+        ]
+    ]
+    scores = answer_scores(rows)
+    assert scores["exact_match"] == 0.5
+    assert scores["ece"] == pytest.approx((0.1 + 0.3 + 0.5 + 0.3) / 4)
+    groups = knowledge(rows)["groups"]
+    assert [(one["seen_in_pretraining"], one["rows"], one["exact_match"]) for one in groups] == [
+        (True, 2, 0.5),
+        (False, 1, 0.0),
+        (None, 1, 1.0),
+    ]
+    assert groups[0]["confidence"] == pytest.approx(0.6)
+    unknown = knowledge([{**row, "gold": None} for row in rows])
+    assert set(unknown) == {"groups"} and unknown["groups"][0]["exact_match"] is None
+    assert answers_collapsed(rows) is None
+    reason = answers_collapsed([{**row, "label": "Oslo"} for row in rows])
+    assert reason is not None and "'Oslo'" in reason
