@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hftune.dryrun import Estimate
     from hftune.pipeline import RunResult
 
-SHOWN = ("exact_match", "accuracy", "f1_macro", "mcc", "ece", "aurc", "loss")
+SHOWN = ("exact_match", "accuracy", "f1_macro", "mcc", "ece", "aurc", "loss", "span_loss", "bits_per_character")
 
 
 def print_run(result: RunResult) -> None:

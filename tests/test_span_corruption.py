@@ -1,0 +1,253 @@
+"""Span corruption: a pure function that loses no character, resumes exactly, and is scored as it says."""
+
+from __future__ import annotations
+
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_case import SignalAt, same
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hftune.config import Recipe, load_recipe
+from hftune.config.task import SpanTask
+from hftune.data.corpus import load_corpus
+from hftune.errors import HftuneError, Interrupted
+from hftune.evaluation.language import Counts, counting_baselines, language_scores
+from hftune.models.chars import MASK, build_char_tokenizer
+from hftune.pipeline import assemble, train
+from hftune.runs.directory import RunDir
+from hftune.tasks import TASKS
+from hftune.tasks.corruption import UNSEEN, Corruption, corrupted, plan
+from hftune.tasks.sequences import CorruptedRows, FixedRows, NextTokenBatches, Tokens
+from hftune.training import fit
+from hftune.training.progress import Silent
+
+MARK = 1
+SIZES = np.random.default_rng(0).integers(4, 200, 3000)
+ONE = Corruption(shortest=4, longest=112, share=0.25, spans=1, anywhere=False)
+
+
+def document(row: int) -> np.ndarray:
+    """Tokens that are all different, so that each can be found again."""
+    return np.arange(10, 10 + SIZES[row])
+
+
+def restored(sequence: np.ndarray, spans: int) -> np.ndarray:
+    """The piece of the document that a corrupted sequence was made of."""
+    marks = np.flatnonzero(sequence == MARK)
+    assert len(marks) == 2 * spans + 1 and marks[-1] == len(sequence) - 1
+    pieces = np.split(sequence, marks)
+    kept, told = pieces[: spans + 1], pieces[spans + 1 : -1]
+    parts = [kept[0]]
+    for hole, span in zip(kept[1:], told, strict=True):
+        parts += [span[1:], hole[1:]]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("spans", [1, 3])
+@pytest.mark.parametrize("anywhere", [False, True], ids=["start", "anywhere"])
+def test_no_character_is_lost_and_order_is_kept(spans: int, anywhere: bool) -> None:
+    drawn = plan(SIZES, Corruption(4, 112, 0.25, spans, anywhere), seed=1, epoch=0)
+    for row in range(0, 3000, 7):
+        sequence = corrupted(document(row), drawn, row, MARK)
+        assert len(sequence) == drawn.totals[row]
+        start, length = drawn.starts[row], drawn.lengths[row]
+        assert np.array_equal(restored(sequence, spans), document(row)[start : start + length])
+        told = drawn.told[row]
+        assert sequence[told - 1] == MARK and np.count_nonzero(sequence[:told] == MARK) == spans + 1
+    assert (drawn.starts.max() > 0) == anywhere
+    assert (drawn.starts + drawn.lengths <= SIZES).all()
+
+
+def test_lengths_and_shares_are_those_that_were_asked_for() -> None:
+    long = np.full(20_000, 500)
+    drawn = plan(long, Corruption(48, 112, 0.25, 1, False), seed=3, epoch=2)
+    assert (drawn.lengths.min(), drawn.lengths.max()) == (48, 112)
+    assert abs(drawn.lengths.mean() - 80) < 0.5
+    shares = drawn.widths[:, 0] / drawn.lengths
+    assert abs(shares.mean() - 0.25) < 0.005
+    assert shares.min() > 0.11 and shares.max() < 0.39
+    assert drawn.spans.min() == 0 and (drawn.spans + drawn.widths == drawn.lengths[:, None]).any(), "at either end"
+    whole = plan(np.full(50, 20), Corruption(48, 112, 0.25, 1, False), seed=3, epoch=2)
+    assert (whole.lengths == 20).all(), "a document that is shorter is taken whole"
+
+
+def test_pure_in_seed_epoch_and_document() -> None:
+    first = plan(SIZES, ONE, seed=1, epoch=5)
+    again, shorter = plan(SIZES, ONE, seed=1, epoch=5), plan(SIZES[:10], ONE, seed=1, epoch=5)
+    assert np.array_equal(first.spans, again.spans) and np.array_equal(first.lengths, again.lengths)
+    assert np.array_equal(first.lengths[:10], shorter.lengths), "later documents have no say"
+    for other in (plan(SIZES, ONE, seed=2, epoch=5), plan(SIZES, ONE, seed=1, epoch=6), plan(SIZES, ONE, 1, UNSEEN)):
+        assert (first.lengths != other.lengths).mean() > 0.5
+
+
+def test_settings_that_do_not_fit_the_block() -> None:
+    assert Corruption.of(SpanTask(), 128) == ONE
+    with pytest.raises(HftuneError, match="126 characters and 3 marks do not fit into the block of 128") as caught:
+        Corruption.of(SpanTask(longest_share=0.99), 128)
+    share = float(caught.value.hint.partition("longest_share to ")[2].partition(",")[0])
+    assert Corruption.of(SpanTask(longest_share=share), 128).longest == 124
+    with pytest.raises(HftuneError, match="48 characters at least and 28 at most"):
+        Corruption.of(SpanTask(shortest=48), 32)
+
+
+def test_batches_hold_every_character_and_predict_all_but_the_first() -> None:
+    texts = ["Ada was born in London .", "Kim .", "Bo lives in Rome ."]
+    tokenizer = build_char_tokenizer(texts)
+    tokens = Tokens(texts, tokenizer)
+    assert [tokenizer.decode(tokens[row]) for row in range(3)] == texts
+    rows = CorruptedRows(tokens, ONE, seed=1, mark=tokenizer.mask_token_id)
+    made = [rows[4, row] for row in range(3)]
+    assert [len(row["input_ids"]) for row in made] == list(rows.lengths(4))
+    batch = NextTokenBatches(tokenizer.pad_token_id)(made)
+    for row, ids, labels in zip(made, batch["input_ids"], batch["labels"], strict=True):
+        length = len(row["input_ids"])
+        assert ids[:length].tolist() == row["input_ids"].tolist()
+        assert set(ids[length:].tolist()) <= {tokenizer.pad_token_id}
+        assert labels[0] == -100 and torch.equal(labels[1:length], ids[1:length])
+        assert set(labels[length:].tolist()) <= {-100}
+
+
+def test_scores_are_means_over_tokens() -> None:
+    losses = np.array([[9.0, 1.0, 2.0, 3.0], [9.0, 4.0, 7.0, 7.0]])
+    hits = np.array([[1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
+    scores = language_scores(losses, hits, lengths=[4, 2], told=[2, 1])
+    assert scores["loss"] == 2.5 and scores["span_loss"] == 3.0
+    assert scores["perplexity"] == pytest.approx(math.exp(2.5))
+    assert scores["bits_per_character"] == pytest.approx(2.5 / math.log(2))
+    assert scores["accuracy"] == 0.5 and scores["span_accuracy"] == pytest.approx(1 / 3)
+
+
+def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbours() -> None:
+    rows = [np.array([1, 2, 1, 2, 1, 2]), np.array([1, 2, 3])]
+    counts = Counts.of(rows, vocabulary=5)
+    every = np.arange(5)
+    assert counts.unigram.sum() == pytest.approx(1.0)
+    assert counts.bigram(np.full(5, 2), every).sum() == pytest.approx(1.0)
+    # 1 is followed by 2 in all four cases, and 2 makes up 4 of the 7 tokens that follow one: (4 + 5 · 5/12) / (4 + 5).
+    assert counts.bigram(np.array([1]), np.array([2]))[0] == pytest.approx((4 + 5 * 5 / 12) / 9)
+    assert counts.likeliest()[:3].tolist() == [2, 2, 1]
+    found = counting_baselines(rows, rows, [1, 1], 5)
+    assert found["bigram"]["loss"] < found["unigram"]["loss"]
+
+
+CORPUS = [
+    f"{name} {verb} in {place} ."
+    for name in ("Ada", "Bo", "Cy", "Dee")
+    for verb in ("was born", "lives", "died")
+    for place in ("Rome", "Oslo", "Lima")
+]
+
+
+@pytest.fixture(scope="module")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "people.txt"
+    path.write_text("\n".join(CORPUS) + "\n", encoding="utf-8")
+    return path
+
+
+def recipe(corpus: Path, **changes: Any) -> Recipe:
+    shape = {"model.layers": 1, "model.heads": 2, "model.width": 16, "model.block": 48, "model.attention": "rope"}
+    return load_recipe(
+        None,
+        {
+            "data.name": str(corpus),
+            "model.name": "scratch:mingpt",
+            **shape,
+            "train.epochs": 3,
+            "train.batch_size": 8,
+            "train.learning_rate": 1e-2,
+            **changes,
+        },
+        task="span",
+    )
+
+
+def trained(wanted: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Any:
+    job = assemble(wanted, RunDir(folder), Silent())
+    if stop is not None:
+        job.trainer.add_callback(SignalAt(stop, signal.SIGTERM))
+    fit(job.trainer, resume=resume)
+    return job.trainer.model.state_dict()
+
+
+@pytest.mark.parametrize("stop", [3, 7], ids=["first epoch", "second epoch"])
+def test_a_run_stopped_within_an_epoch_goes_on_exactly(corpus_file: Path, tmp_path: Path, stop: int) -> None:
+    wanted = recipe(corpus_file, **{"train.optimizer": "muon"})
+    whole = trained(wanted, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        trained(wanted, tmp_path / "parts", stop=stop)
+    assert same(trained(wanted, tmp_path / "parts", resume=True), whole)
+
+
+def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpus_file: Path, tmp_path: Path) -> None:
+    wanted = recipe(corpus_file, **{"train.epochs": 25, "train.eval_steps": 60})
+    result = train(wanted, tmp_path / "run")
+    dev = result.metrics["splits"]["dev"]
+    assert dev["loss"] == pytest.approx(result.metrics["selection"]["score"], rel=1e-5), (
+        "one loss, in training and after"
+    )
+    assert dev["loss"] < result.metrics["baselines"]["bigram"]["dev"]["loss"]
+    assert result.metrics["baselines"]["bigram"]["dev"]["loss"] < result.metrics["baselines"]["unigram"]["dev"]["loss"]
+    rows = result.run.read_predictions("dev")
+    assert len(rows) == len(CORPUS)
+    for row in rows:
+        prefix, _, suffix = row["text"].partition(MASK)
+        assert any(text.startswith(prefix) and suffix in text and row["gold"] in text for text in CORPUS)
+    assert "hftune pretrain" in result.run.report.read_text(encoding="utf-8")
+
+    tokenizer = AutoTokenizer.from_pretrained(result.run.model)
+    model = AutoModelForCausalLM.from_pretrained(result.run.model)
+    told = [row for row in rows if any(text.startswith(row["text"].replace(MASK, row["gold"])) for text in CORPUS)]
+    assert told, "spans that neither begin nor end with a space, which predictions leave out"
+    for row in told[:5]:
+        ids = torch.tensor([tokenizer(f"{row['text']}{MASK}{row['gold']}{MASK}")["input_ids"]])
+        assert model(ids, labels=ids).loss.item() == pytest.approx(row["loss"], rel=1e-4)
+
+
+def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path) -> None:
+    made = []
+    for seed in (1, 2):
+        task = TASKS["span"](recipe(corpus_file, **{"train.seed": seed}))
+        data = task.load_data()
+        inputs = task.prepare(data, task.load_tokenizer(data))
+        assert isinstance(inputs.dev, FixedRows)
+        made.append(([row.tolist() for row in inputs.dev.rows], inputs.train[0, 3]["input_ids"].tolist()))
+    assert made[0][0] == made[1][0]
+    assert made[0][1] != made[1][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {
+                "model.name": "scratch:bert-tiny",
+                **dict.fromkeys(["model.layers", "model.heads", "model.width", "model.block", "model.attention"]),
+            },
+            "predicts the next token",
+        ),
+        ({"method.kind": "lora"}, "pretraining moves every weight"),
+        ({"task.select_by": "f1"}, "not among the dev scores"),
+    ],
+)
+def test_requests_that_can_not_be_carried_out(
+    corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(HftuneError, match=message) as caught:
+        assemble(recipe(corpus_file, **changes), RunDir(tmp_path), Silent())
+    assert caught.value.hint
+
+
+def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
+    section = recipe(corpus_file).data
+    corpus = load_corpus(section)
+    assert corpus.dev_is_train and set(corpus.train) == set(CORPUS) and set(corpus.dev) <= set(CORPUS)
+    apart = load_corpus(section.model_copy(update={"dev_share": 0.25}))
+    assert not apart.dev_is_train and not set(apart.train) & set(apart.dev)
+    assert len(apart.dev) == len(CORPUS) // 4 and set(apart.train) | set(apart.dev) == set(CORPUS)
