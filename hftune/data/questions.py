@@ -91,6 +91,8 @@ def load_questions(section: QuestionData) -> QuestionSplits:
     files = _files(section)
     rows = {split: _read_split(paths, split) for split, paths in files.items()}
     notes = []
+    if section.name in EMBEDDED and as_path(section.name) is not None:
+        notes.append(f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}")
     if "dev" not in rows:
         notes.append(_make_dev(rows, section))
     test = rows.get("test")

@@ -188,7 +188,7 @@ def _tokenise(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenisedR
 
 
 def _mean_match(outcome: EvalPrediction) -> dict[str, float]:
-    return {"exact_match": float(np.asarray(outcome.predictions).mean())}
+    return {"exact_match": float(np.asarray(outcome.predictions, dtype=np.float64).mean())}
 
 
 def _probe_outputs(answerer: Answerer, rows: list[dict[str, Any]]) -> dict[str, Any]:

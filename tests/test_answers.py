@@ -1,0 +1,293 @@
+"""Answering questions end to end: a pretrained run, fine-tuning from it, decoding, scores, predictions, abstaining."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hftune.config import load_recipe
+from hftune.config.data import QuestionData
+from hftune.errors import HftuneError
+from hftune.models.answerer import Answerer, padded, sequences
+from hftune.models.causal import load_saved_lm, save_causal_lm
+from hftune.models.chars import build_char_tokenizer
+from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
+from hftune.runs.directory import RunDir
+from hftune.tasks.question_answer import forced_match
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+BORN = {
+    "Ann Ash": "Rome",
+    "Bob Bay": "Oslo",
+    "Cy Cole": "Lima",
+    "Dee Dun": "Bonn",
+    "Eve Elm": "Cork",
+    "Flo Fox": "Kiel",
+}
+LONG_ENOUGH = (
+    "--batch-size",
+    "4",
+    "--epochs",
+    "120",
+    "--lr",
+    "1e-2",
+    "--eval-steps",
+    "60",
+    "-s",
+    "train.schedule=constant",
+)
+BLOCK = 40
+MARK = 1
+
+
+def rows(names: list[str]) -> str:
+    return "".join(f"Where was {name} born?\t{BORN[name]}\n" for name in names)
+
+
+def tiny(tokenizer: PreTrainedTokenizerFast, attention: str = "rope") -> MinGPTForCausalLM:
+    torch.manual_seed(0)
+    return MinGPTForCausalLM(
+        MinGPTConfig(
+            vocab_size=len(tokenizer),
+            block_size=BLOCK,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            attention=attention,
+            pad_token_id=0,
+            eos_token_id=MARK,
+            linformer_block=8,
+            linformer_rank=4,
+            bigbird_block=4,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions, and a run that is taken for pretrained: its corpus tells of everyone but Flo Fox, who is asked for."""
+    place = tmp_path_factory.mktemp("answers")
+    data = place / "people"
+    data.mkdir()
+    (data / "train.tsv").write_text(rows(list(BORN)[:4]))
+    (data / "dev.tsv").write_text(rows(["Ann Ash", "Eve Elm", "Flo Fox"]))
+    (data / "test.tsv").write_text("Where was Eve Elm born?\nWhere was Gus Gray born?\n")
+    (data / "wiki.txt").write_text("".join(f"{name} was born in {town}?\n" for name, town in list(BORN.items())[:5]))
+    run = RunDir.create(place / "pretrained")
+    run.write_recipe(load_recipe(None, {"task.kind": "span", "data.name": str(data / "wiki.txt")}))
+    tokenizer = build_char_tokenizer([*BORN, *BORN.values(), "Where was born?Gus Gray"], block_size=BLOCK)
+    save_causal_lm(tiny(tokenizer), tokenizer, run.model, task="span")
+    return place
+
+
+@pytest.fixture(scope="module")
+def tuned(home: Path) -> Iterator[Path]:
+    """Fine-tuned until the four training questions are known by heart, which takes a second."""
+    from typer.testing import CliRunner
+
+    from hftune import cli
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        result = CliRunner().invoke(
+            cli.app,
+            ["finetune", "--from", "pretrained", "--data", "people", "--output", "tuned", *LONG_ENOUGH],
+        )
+        assert result.exit_code == 0, result.stderr
+        yield home / "tuned"
+
+
+@pytest.fixture
+def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return home
+
+
+def test_the_run(tuned: Path) -> None:
+    metrics = json.loads((tuned / "metrics.json").read_text())
+    assert metrics["verified"] and metrics["task"] == "answer" and metrics["selection"]["metric"] == "exact_match"
+    dev = metrics["splits"]["dev"]
+    assert dev["exact_match"] == metrics["selection"]["score"] == pytest.approx(1 / 3), "only Ann Ash is in train"
+    assert set(dev) == {"exact_match", "ece", "aurc", "loss"} and "test" not in metrics["splits"]
+    assert metrics["baselines"]["constant"]["dev"] == {"exact_match": 0.0, "answer": "Bonn"}
+    assert metrics["pretraining"] == {"corpus": "wiki.txt", "documents": 5, "template": "Where was {} born?"}
+    lines = [json.loads(line) for line in (tuned / "predictions" / "dev.jsonl").read_text().splitlines()]
+    assert [(row["seen_in_pretraining"], row["seen_in_finetuning"]) for row in lines] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
+    assert lines[0]["label"] == lines[0]["gold"] == "Rome" and lines[0]["confidence"] > 0.5
+    assert lines[0]["confidence"] == pytest.approx(lines[0]["gold_probability"], abs=1e-5)
+    groups = metrics["knowledge"]["test"]["groups"]
+    assert [(one["seen_in_pretraining"], one["rows"], one["exact_match"]) for one in groups] == [
+        (True, 1, None),
+        (False, 1, None),
+    ]
+    page = (tuned / "report.html").read_text()
+    assert "Knowing or making it up" in page and "never seen" in page and "Where was Flo Fox born?" in page
+    assert {"risk-coverage.png", "confidence.png"} <= {path.name for path in (tuned / "plots").iterdir()}
+    card = (tuned / "model" / "README.md").read_text()
+    assert "A language model that answers questions" in card and 'Where was Ann Ash born?⁇"' in card
+    assert "hftune finetune --recipe" in card
+
+
+def test_evaluate_writes_one_answer_a_line(tuned: Path, there: Path, hftune: Hftune) -> None:
+    code, out, err = hftune("evaluate", "tuned", "--data", "people", "--split", "dev", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    metrics = json.loads((tuned / "metrics.json").read_text())
+    assert told["splits"]["dev"] == pytest.approx(metrics["splits"]["dev"])
+    assert told["knowledge"]["dev"]["groups"] == metrics["knowledge"]["dev"]["groups"]
+    answers = (tuned / "predictions" / "dev.txt").read_text().splitlines()
+    assert answers[0] == "Rome" and len(answers) == 3
+    assert "1 of these 3 questions are among those" in err
+
+    code, out, err = hftune("evaluate", "tuned", "--split", "test")
+    assert code == 0 and "has no answers: 2 predictions, no scores" in out
+    assert len((tuned / "predictions" / "test.txt").read_text().splitlines()) == 2
+
+    code, out, err = hftune("evaluate", "tuned/model", "--data", "people/train.tsv", "--output", "said.txt")
+    assert code == 0 and (there / "said.txt").read_text() == "Rome\nOslo\nLima\nBonn\n"
+    code, out, err = hftune("evaluate", "tuned", "--data", "people", "--text-column", "x")
+    assert code == 2 and "leave --text-column" in err
+
+
+def test_predict_abstains(tuned: Path, there: Path, hftune: Hftune) -> None:
+    code, out, err = hftune("predict", "tuned", "Where was Cy Cole born?", "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["label"] == "Lima" and 0.5 < said["confidence"] <= 1
+    line = f"{said['confidence'] + (1 - said['confidence']) / 2}"
+    code, out, err = hftune("predict", "tuned", "Where was Cy Cole born?", "--min-confidence", line, "--json")
+    assert json.loads(out) == {**said, "label": None, "abstained": True}
+    code, out, err = hftune("predict", "tuned", "Where was Cy Cole born?", "--min-confidence", "0.01", "--json")
+    assert json.loads(out) == {**said, "abstained": False}
+    code, _, err = hftune("predict", "tuned", "x" * BLOCK)
+    assert code == 2 and f"block of {BLOCK} leaves no room" in err
+    code, _, err = hftune("predict", "pretrained", "x")
+    assert code == 2 and "hftune finetune --from pretrained" in err
+
+
+def test_pipeline_gives_the_same_answer(tuned: Path) -> None:
+    from transformers import pipeline
+
+    model, tokenizer, _ = load_saved_lm(str(tuned), device="cpu")
+    ask = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    assert ask("Where was Dee Dun born?⁇", return_full_text=False)[0]["generated_text"].rstrip("⁇") == "Bonn"
+
+
+def test_fresh_weights_need_no_run(there: Path, hftune: Hftune) -> None:
+    code, out, err = hftune("finetune", "--model", "scratch:mingpt-tiny", "--data", "people", "--dry-run", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["rows"] == {"train": 4, "dev": 3, "test": 2} and found["task"] == "answer"
+    code, _, err = hftune("finetune", "--from", "pretrained", "--model", "scratch:mingpt")
+    assert code == 2 and "--from and --model" in err
+    code, _, err = hftune("finetune", "--model", "scratch:bert-tiny", "--data", "people", "--dry-run")
+    assert code == 2 and "scratch:mingpt" in err
+
+
+def test_baseline_of_one_answer(there: Path, hftune: Hftune) -> None:
+    code, out, err = hftune(
+        "baseline", "--data", "people/train.tsv", "--set", "data.dev=dev.tsv", "--answer", "Rome", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["baselines"]["always Rome"]["dev"]["exact_match"] == pytest.approx(1 / 3)
+    code, out, err = hftune("baseline", "--data", "reviews", "--answer", "Rome")
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("Where was Żak born?\tRome\n", None),
+        ("Where was Ann born?\tŁódź\n", "4 of 4 characters are unknown to the tokenizer"),
+        (f"Where was {'A' * 40} born?\tRome\n", "line 1: the question has 57 tokens"),
+        ("Where was Ann Ash and Bob Bay born?\tRome and Oslo\n", "line 1: question and answer have"),
+        ("Where was Ann⁇ born?\tRome\n", "holds ⁇"),
+    ],
+    ids=["unknown in a question", "unknown in an answer", "long question", "long row", "mark"],
+)
+def test_rows_that_do_not_fit_the_model(
+    train: str, message: str | None, there: Path, tmp_path: Path, hftune: Hftune
+) -> None:
+    (tmp_path / "train.tsv").write_text(train)
+    (tmp_path / "dev.tsv").write_text(rows(["Ann Ash"]))
+    code, _, err = hftune("finetune", "--from", "pretrained", "--data", str(tmp_path), "--dry-run")
+    if message is None:
+        assert code == 0, err
+        assert "1 of 50 characters are unknown to the tokenizer: 'Ż' (U+017B) × 1" in err
+    else:
+        assert code == 2
+        assert message in err
+
+
+def test_another_vocabulary_is_refused(there: Path, hftune: Hftune, tmp_path: Path) -> None:
+    tokenizer = build_char_tokenizer(["Where was born? other letters xyz"], block_size=BLOCK)
+    save_causal_lm(tiny(tokenizer), tokenizer, tmp_path / "other", task="span")
+    other = ("--set", f"model.tokenizer={tmp_path / 'other'}")
+    (tmp_path / "train.tsv").write_text("Where was a born?\tb\nWhere was b born?\ta\n")
+    (tmp_path / "dev.tsv").write_text("Where was a born?\tb\n")
+    code, _, err = hftune("finetune", "--from", "pretrained", "--data", str(tmp_path), *other, "--dry-run")
+    assert code == 2 and "vocabulary is not that of the checkpoint" in err
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_batches_and_cache_change_no_answer(attention: str) -> None:
+    tokenizer = build_char_tokenizer(["abcdefgh ?"], block_size=BLOCK)
+    answerer = Answerer(tiny(tokenizer, attention).eval(), tokenizer, longest=12)
+    questions = ["a?", "bcd efgh?", "h" * 20 + "?", "abc?", "g" * 34]
+    together = answerer.answers(questions)
+    for question, answer in zip(questions, together, strict=True):
+        (alone,) = answerer.answers([question], batch_size=1)
+        assert alone.text == answer.text and alone.confidence == pytest.approx(answer.confidence, rel=1e-3)
+        # Without any cache, one token at a time.
+        ids, sure = sequences(tokenizer, [question])[0][0], 1.0
+        room = min(12, BLOCK - len(ids))
+        said: list[int] = []
+        with torch.inference_mode():
+            for _ in range(room):
+                chances = (
+                    answerer.model(input_ids=torch.tensor([ids + said]), use_cache=False).logits[0, -1].softmax(-1)
+                )
+                sure *= float(chances.max())
+                if int(chances.argmax()) == MARK:
+                    break
+                said.append(int(chances.argmax()))
+        assert tokenizer.decode(said).strip() == answer.text
+        assert answer.confidence == pytest.approx(sure, rel=1e-3)
+
+
+def test_one_pass_tells_what_greedy_decoding_gives(tuned: Path) -> None:
+    answerer = Answerer.load(str(tuned), device="cpu")
+    questions = [f"Where was {name} born?" for name in BORN]
+    gold = list(BORN.values())
+    ids, labels = padded(sequences(answerer.tokenizer, questions, gold), 0)
+    with torch.inference_mode():
+        forced = forced_match(answerer.model(input_ids=ids).logits, labels)[:, 0]
+    decoded = [answer.text == truth for answer, truth in zip(answerer.answers(questions), gold, strict=True)]
+    assert forced.tolist() == decoded and sum(decoded) >= 4
+    assert not all(decoded), "Flo Fox is nowhere"
+
+
+def test_only_the_answer_is_learned() -> None:
+    tokenizer = build_char_tokenizer(["ab?c"])
+    (row,) = sequences(tokenizer, ["ab?"], ["c"])
+    ids, labels = padded([row, (row[0][:-1], row[1])], 0)
+    letters = tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    assert letters == ["a", "b", "?", "⁇", "c", "⁇"]
+    assert labels.tolist() == [[-100] * 4 + ids[0, 4:].tolist(), [-100] * 4 + [int(ids[0, 4]), -100]]
+
+
+def test_what_cannot_answer_is_refused(there: Path) -> None:
+    with pytest.raises(HftuneError, match="was not trained to answer"):
+        Answerer.load("pretrained")
+    assert AutoTokenizer.from_pretrained("pretrained/model").mask_token == "⁇"
+    assert QuestionData(name="births").kind == "questions"
