@@ -88,8 +88,8 @@ class CorpusData(Section):
     """File of the test split, or its name on the Hub."""
     text_column: str | None = None
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
-    documents: Literal["lines", "paragraphs", "file"] | None = None
-    """What one document of a text file is: a line (the default), what stands between blank lines, or the whole file."""
+    documents: Literal["lines", "paragraphs", "file", "labelled"] | None = None
+    """What one document is: a line (the default), what stands between blank lines, the whole file, or a labelled text."""
     dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
     split_seed: int = Field(default=0, ge=0)

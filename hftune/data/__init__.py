@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hftune.config.data import LabelledData
 from hftune.data.boolq import BOOLQ_MINI
 from hftune.data.columns import find_roles
+from hftune.data.corpus import Corpus, load_corpus
 from hftune.data.embedded import Embedded
 from hftune.data.labels import check_classes, check_seen, label_order
 from hftune.data.locate import as_path, files_of, is_hub_id, refuse_missing
@@ -18,7 +20,7 @@ from hftune.data.sources import read_file
 from hftune.data.splits import Splits, as_dataset, fingerprint
 from hftune.data.subsets import held_out, subset
 from hftune.data.table import Table, joined
-from hftune.data.unlabelled import JointSplits, with_unlabelled
+from hftune.data.unlabelled import JointSplits, read_lines, training_texts, with_unlabelled
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
-    from hftune.config.data import JointData, LabelledData
+    from hftune.config.data import CorpusData, JointData
 
-__all__ = ["DATASETS", "Embedded", "JointSplits", "Splits", "load", "load_joint", "load_split"]
+__all__ = ["DATASETS", "Embedded", "JointSplits", "Splits", "load", "load_joint", "load_split", "load_texts"]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
@@ -95,6 +97,34 @@ def load_joint(section: JointData) -> JointSplits:
     splits = load(section)
     whole = splits if section.labels is None else load(section.model_copy(update={"labels": None}))
     return with_unlabelled(splits, whole, section, DATASETS)
+
+
+def load_texts(section: CorpusData) -> Corpus:
+    """Plain text in splits: a corpus, or the texts of labelled data, whose labels are not looked at.
+
+    An embedded dataset gives its unlabelled texts, where it has some, to train on.
+
+    Raises:
+        HftuneError: the text can't be found, read or trained on.
+    """
+    known = DATASETS.get(section.name)
+    if known is None and section.documents != "labelled":
+        return load_corpus(section)
+    shared = {name: value for name, value in section.model_dump().items() if name in LabelledData.model_fields}
+    splits = load(LabelledData(**{**shared, "kind": "labelled", "dev_share": section.dev_share or 0.1}))
+    texts = {name: training_texts(splits, name) for name in splits.named}
+    notes = list(splits.notes)
+    if known is not None and known.unlabelled is not None and section.documents != "labelled":
+        texts["train"] = read_lines(known.folder / known.unlabelled)
+        notes.append(f"train is the {len(texts['train']):,} unlabelled texts of {section.name}")
+    return Corpus(
+        train=tuple(texts["train"]),
+        dev=tuple(texts["dev"]),
+        test=tuple(texts["test"]) if "test" in texts else None,
+        dev_is_train=False,
+        source=section.name,
+        notes=tuple(notes),
+    )
 
 
 def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) -> tuple[str, Dataset]:

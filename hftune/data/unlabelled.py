@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from random import Random
 
-from hftune.config.data import JointData
-from hftune.data.columns import TEXTS, required
+from hftune.config.data import CorpusData, JointData
+from hftune.data.corpus import load_corpus
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines
 from hftune.data.embedded import Embedded
-from hftune.data.locate import UNLABELLED, as_path, refuse_missing, words_of
-from hftune.data.sources import FORMATS, read_file
+from hftune.data.locate import UNLABELLED, as_path, is_hub_id, refuse_missing, words_of
+from hftune.data.sources import FORMATS
 from hftune.data.splits import Splits
 from hftune.data.wording import count, listing, quote
 from hftune.errors import HftuneError
@@ -78,7 +78,7 @@ def with_unlabelled(splits: Splits, whole: Splits, section: JointData, embedded:
         HftuneError: there is no such text, or it can't be read.
     """
     name = section.unlabeled or _default_source(section, embedded)
-    texts = _training_texts(whole) if name == TRAIN else _texts(name, section, embedded)
+    texts = training_texts(whole) if name == TRAIN else _texts(name, embedded)
     notes = [f"unlabelled: {count(len(texts), 'text')} of {name}"]
     if section.limit_unlabeled is not None:
         if section.limit_unlabeled > len(texts):
@@ -110,11 +110,13 @@ def _default_source(section: JointData, embedded: dict[str, Embedded]) -> str:
     return section.name if known is not None and known.unlabelled is not None else TRAIN
 
 
-def _training_texts(splits: Splits) -> list[str]:
-    return [*splits.train["text"], *(splits.train["text_pair"] if splits.is_pair else [])]
+def training_texts(splits: Splits, split: str = "train") -> list[str]:
+    """All texts of a split: of pairs the first ones, then the second ones."""
+    rows = splits.named[split]
+    return [*rows["text"], *(rows["text_pair"] if splits.is_pair else [])]
 
 
-def _texts(name: str, section: JointData, embedded: dict[str, Embedded]) -> list[str]:
+def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
     if name in embedded:
         file = embedded[name].unlabelled
         if file is None:
@@ -122,37 +124,21 @@ def _texts(name: str, section: JointData, embedded: dict[str, Embedded]) -> list
                 f"the embedded dataset {quote(name)} has no unlabelled texts",
                 hint="use --unlabeled train for its training texts, or name a file of texts",
             )
-        return _lines(embedded[name].folder / file)
+        return read_lines(embedded[name].folder / file)
     path = as_path(name)
-    if path is None:
+    if path is None and not is_hub_id(name):
         raise refuse_missing(name, [TRAIN, *(one for one in embedded if embedded[one].unlabelled is not None)])
-    if path.is_dir():
+    if path is not None and path.is_dir():
         path = _in_folder(path)
-    return _lines(path) if path.suffix.lower() in PLAIN else _column(path, section.text_column)
+    corpus = load_corpus(CorpusData(name=name if path is None else str(path), dev_share=0.0))
+    return [_unspelled(text) for text in corpus.train]
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """One text a line; a line break inside a text is spelled as backslash and n."""
-    texts = [line.replace("\\n", "\n").strip() for _, line in numbered_lines(decode(read_bytes(path), path))]
+    texts = [_unspelled(line) for _, line in numbered_lines(decode(read_bytes(path), path))]
     if not texts:
         raise HftuneError(f"{quote(path.name)} holds no text", hint="give a file with one text a line")
-    return texts
-
-
-def _column(path: Path, named: str | None) -> list[str]:
-    """The texts of a table."""
-    table = read_file(path, [named] if named else [])
-    by_lower = {column.lower(): column for column in table.columns}
-    column = required(table, named, "text_column") if named in table.columns else None
-    column = column or next((by_lower[one] for one in TEXTS if one in by_lower), None)
-    if column is None:
-        raise HftuneError(
-            f"{quote(path.name)} has no column that looks like a text; its columns are {listing(table.columns)}",
-            hint="name the column text, or give a file with one text a line",
-        )
-    texts = [value.strip() for value in table.columns[column] if isinstance(value, str) and value.strip()]
-    if not texts:
-        raise HftuneError(f"{quote(path.name)} has no text in column {quote(column)}", hint="give a file of texts")
     return texts
 
 
@@ -173,6 +159,10 @@ def _some(total: int, size: int, seed: int) -> list[int]:
     random = Random(seed)
     drawn = [random.random() for _ in range(total)]
     return sorted(sorted(range(total), key=drawn.__getitem__)[:size])
+
+
+def _unspelled(line: str) -> str:
+    return line.replace("\\n", "\n").strip()
 
 
 def _plain(text: str) -> str:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from hftune.tasks.classification import Classification
+from typing import Any
 
-TASKS = {
+from hftune.tasks.classification import Classification
+from hftune.tasks.joint import Joint
+from hftune.tasks.mlm import MaskedLanguageModel
+from hftune.tasks.question_answer import QuestionAnswering
+from hftune.tasks.span_corruption import SpanCorruption
+from hftune.tasks.task import Task
+
+TASKS: dict[str, type[Task[Any]]] = {
     "classify": Classification,
+    "joint": Joint,
+    "mlm": MaskedLanguageModel,
+    "span": SpanCorruption,
+    "answer": QuestionAnswering,
 }

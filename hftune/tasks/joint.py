@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -191,7 +192,7 @@ class JointLoss:
         found = {"classification_loss": self.classification(outputs, labels, num_items_in_batch)}
         if "mlm_loss" in outputs:
             found["mlm_loss"] = outputs["mlm_loss"]
-        if num_items_in_batch is not None:  # else nothing is trained
+        if torch.is_grad_enabled():  # else it is an evaluation
             for name, value in found.items():
                 self.parts.add(name, value)
         if "mlm_loss" not in found:

@@ -43,15 +43,28 @@ def masked_lm_sum(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tens
 class _OnlyMasked(PreTrainedModel):  # type: ignore[misc]
     """What the masked language models here have in common; mixed into transformers' own classes."""
 
+    accepts_loss_kwargs = True
+    """Tells Trainer that the loss is divided by the tokens of the whole update."""
+
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """With labels: ``loss`` is the mean over masked positions, ``logits`` (masked, vocabulary) are theirs alone."""
+        """With labels: ``loss`` is the mean over masked positions, ``logits`` (masked, vocabulary) are theirs alone.
+
+        Args:
+            input_ids: (rows, tokens).
+            attention_mask: 0 on padding.
+            token_type_ids: Which text of a pair a token is of.
+            labels: (rows, tokens), the true token where one was masked, else -100.
+            num_items_in_batch: By what the sum is divided where the update has further batches.
+            kwargs: Whatever else the plain class takes.
+        """
         if labels is None:
             plain: MaskedLMOutput = super().forward(
                 input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **kwargs
@@ -61,7 +74,8 @@ class _OnlyMasked(PreTrainedModel):  # type: ignore[misc]
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **kwargs
         ).last_hidden_state  # (rows, tokens, d)
         total, logits = masked_lm_sum(self.mlm_head, hidden, labels)
-        return MaskedLMOutput(loss=total / max(1, len(logits)), logits=logits)
+        items = max(1, len(logits)) if num_items_in_batch is None else num_items_in_batch
+        return MaskedLMOutput(loss=total / items, logits=logits)
 
     @property
     def mlm_head(self) -> nn.Module:
