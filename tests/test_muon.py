@@ -1,16 +1,14 @@
-"""Muon does what its definition says, to the right weights, and survives being interrupted."""
+"""Muon does what its definition says, to the right weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from training_case import Case, SignalAt, same, tiny_bert
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -28,12 +26,10 @@ from transformers import (
     T5Model,
 )
 
-from hftune.config import load_recipe
-from hftune.errors import HftuneError, Interrupted
+from hftune.errors import HftuneError
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
-from hftune.training import fit
 from hftune.training.matrices import block_matrices
-from hftune.training.muon import Muon, muon_for, orthogonalise
+from hftune.training.muon import muon_for, orthogonalise
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TINY = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "block_size": 8}
@@ -246,66 +242,3 @@ def test_frozen_weights_stay_out() -> None:
     optimizer = muon_for(model, lr=0.1, weight_decay=0.1)
     taken = {id(one) for group in optimizer.param_groups for one in group["params"]}
     assert taken == {id(one) for one in model.parameters() if one.requires_grad}
-
-
-# ---- in a training ----
-
-SETTINGS = {"optimizer": "muon", "schedule": "hold", "decay": 0.5, "warmup": 0.1, "epochs": 2, "log_steps": 1}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Any]:
-    case = Case(tmp_path_factory.mktemp("whole"), SETTINGS)
-    trainer = case.trainer()
-    fit(trainer)
-    return case, trainer
-
-
-def test_training_with_muon_learns_and_holds_then_decays(whole: tuple[Case, Any]) -> None:
-    case, trainer = whole
-    assert isinstance(trainer.optimizer.optimizer, Muon)
-    rows = [row for row in case.history if "loss" in row and "split" not in row]
-    assert rows[-1]["loss"] < rows[0]["loss"]
-    # 16 updates: 2 of warm-up, then 6 held, then 8 that fall to zero.
-    rates = [row["learning_rate"] / 5e-3 for row in rows]
-    assert rates == pytest.approx([0.0, 0.5, *[1.0] * 6, *[(16 - step) / 8 for step in range(8, 16)]], abs=1e-6)
-
-
-@pytest.mark.parametrize("step", [3, 8, 11])
-def test_interrupted_and_resumed_equals_uninterrupted(whole: tuple[Case, Any], tmp_path: Path, step: int) -> None:
-    case = Case(tmp_path, SETTINGS)
-    trainer = case.trainer()
-    trainer.add_callback(SignalAt(step))
-    with pytest.raises(Interrupted):
-        fit(trainer)
-    again = case.trainer()
-    fit(again, resume=True)
-    expected, _ = whole
-    assert same(case.weights_at(16), expected.weights_at(16))
-    assert case.history == expected.history
-    mine, other = (torch.load(one.checkpoints / "checkpoint-16/optimizer.pt") for one in (case, expected))
-    assert mine["param_groups"] == other["param_groups"]
-    assert mine["state"].keys() == other["state"].keys()
-    for key, state in mine["state"].items():
-        assert same(state, other["state"][key])
-
-
-def test_a_model_without_blocks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    model = tiny_bert()
-    model.bert.encoder.requires_grad_(False)
-    with pytest.raises(HftuneError, match="no matrix of a transformer block moves"):
-        Case(tmp_path / "run", SETTINGS).trainer(model)
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
-    fresh = {"model.name": "scratch:bert-tiny", "train.optimizer": "muon"}
-    assert load_recipe(None, fresh).train.learning_rate == 4e-3
-    assert load_recipe(None, {**fresh, "train.learning_rate": 1e-3}).train.learning_rate == 1e-3
-    for idle, said in (
-        ({"train.momentum": 0.9}, "momentum is Muon's"),
-        ({"train.decay": 0.5}, "decay is for the schedule hold"),
-        ({"train.optimizer": "muon", "method.kind": "lora"}, "lora moves no whole matrix"),
-    ):
-        with pytest.raises(HftuneError, match=said):
-            load_recipe(None, {"model.name": "scratch:bert-tiny", **idle})

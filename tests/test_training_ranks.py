@@ -57,13 +57,14 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
 
 def test_two_processes_resume_identically(tmp_path: Path) -> None:
     """A signal to one process stops both after the same update, and going on equals never having stopped."""
-    launch(tmp_path / "whole", dropout=0.1, **TWO)
-    stopped = launch(tmp_path / "parts", dropout=0.1, stop=4, **TWO)
+    settings = {**TWO, "dropout": 0.1, "optimizer": "muon"}
+    launch(tmp_path / "whole", **settings)
+    stopped = launch(tmp_path / "parts", stop=4, **settings)
     assert stopped["code"] == 130
     assert "after update 4 of 6" in stopped["error"]
     kept = tmp_path / "parts/checkpoints/checkpoint-4"
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in kept.iterdir()}
-    launch(tmp_path / "parts", resume=True, dropout=0.1, **TWO)
+    launch(tmp_path / "parts", resume=True, **settings)
     whole, parts = Case(tmp_path / "whole", {}), Case(tmp_path / "parts", {})
     assert same(whole.weights_at(6), parts.weights_at(6))
     assert whole.history == parts.history
