@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hftune import answering, labelling
+from hftune.config.load import load_recipe
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.answerer import Answerer
@@ -17,6 +18,8 @@ from hftune.models.checkpoint import ask_first, explained, locate
 from hftune.models.classifier import Classifier
 from hftune.models.facts import saved_facts
 from hftune.outcomes import Prediction, Request, Scores
+from hftune.runs.directory import RunDir, is_run
+from hftune.tasks import TASKS
 from hftune.training.progress import Listener, Silent
 
 Rows = Iterable[dict[str, str]]
@@ -106,11 +109,38 @@ def predict(
 
 
 def evaluate(request: Request, listener: Listener | None = None) -> Scores:
-    """Score a model on one split, in the way of its kind."""
+    """Score a model on one split, in the way of its kind; a kind that has no way of its own by what its task scores."""
     kind = kind_of(request.model, request.settings)
-    if kind not in EVALUATORS:
+    return EVALUATORS.get(kind, _by_task)(request, listener or Silent())
+
+
+def _by_task(request: Request, listener: Listener) -> Scores:
+    """Let the task of a run score it, on its own data or on other data of the same kind."""
+    if not is_run(Path(request.model)):
         raise HftuneError(
-            f"{request.model} was trained for the task {kind!r}, which can't be scored apart from its run",
-            hint=f"its scores are in metrics.json; scored again can be: {', '.join(EVALUATORS)}",
+            f"{request.model} is not a run, so how it was trained is not known", hint="name the run that holds it"
         )
-    return EVALUATORS[kind](request, listener or Silent())
+    if request.columns or request.metrics:
+        raise HftuneError("a language model is scored on text alone", hint="leave columns and metrics out")
+    run = RunDir.open(Path(request.model))
+    other = {} if request.data is None else {"data.name": request.data}
+    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
+    task = TASKS[recipe.task.kind](recipe)
+    listener.stage("loading data")
+    data = task.load_data()
+    known = list(task.describe(data).rows)
+    split = request.split or ("test" if "test" in known else "dev")
+    if split not in known:
+        raise HftuneError(
+            f"{recipe.data.name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"
+        )
+    found = task.evaluate(run.model, data, [split], listener)
+    baselines = {name: scores[split] for name, scores in task.baselines(data, [split]).items() if split in scores}
+    return Scores(
+        source=recipe.data.name,
+        split=split,
+        scores=found.splits.get(split, {}),
+        baselines=baselines,
+        collapsed=found.collapsed,
+        predictions=found.predictions.get(split, []),
+    )

@@ -183,6 +183,15 @@ def test_pipeline_gives_the_same_answer(tuned: Path) -> None:
     assert ask("Where was Dee Dun born?⁇", return_full_text=False)[0]["generated_text"].rstrip("⁇") == "Bonn"
 
 
+def test_a_pretrained_run_is_scored_by_its_task(there: Path, hftune: Hftune) -> None:
+    code, out, err = hftune("evaluate", "pretrained", "--split", "dev", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert 0 < told["splits"]["dev"]["loss"] < 10 and "unigram" in told["baselines"]
+    code, _, err = hftune("evaluate", "pretrained", "--split", "test")
+    assert code == 2 and "choose one with --split: train, dev" in err
+
+
 def test_fresh_weights_need_no_run(there: Path, hftune: Hftune) -> None:
     code, out, err = hftune("finetune", "--model", "scratch:mingpt-tiny", "--data", "people", "--dry-run", "--json")
     assert code == 0, err
