@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hftune.data import DATASETS
+from hftune.data.corpus import CORPORA
 from hftune.data.generators import DEFAULT_SEED, GENERATORS
 
 Command = Callable[..., tuple[int, str, str]]
@@ -30,9 +31,10 @@ def test_ls_names_every_embedded_dataset(hftune: Command) -> None:
     assert code == 0
     listed = answer(hftune, "ls")
     assert isinstance(listed, list)
-    assert [entry["name"] for entry in listed] == list(DATASETS)
+    assert [entry["name"] for entry in listed] == [*DATASETS, *CORPORA]
+    assert listed[-1]["rows"] == {"train": 462, "dev": 32, "test": 33}
     assert listed[0]["rows"] == {"train": 4000, "dev": 500, "test": 500}
-    assert all(name in out for name in DATASETS)
+    assert all(name in out for name in (*DATASETS, *CORPORA))
 
 
 def test_peek_shows_rows_as_a_run_sees_them(hftune: Command, here: Path) -> None:
@@ -134,3 +136,32 @@ def test_make_with_another_seed_and_into_a_full_folder(hftune: Command, here: Pa
     code, _, err = hftune("data", "make", "reveiws")
     assert code == 2
     assert "did you mean 'reviews'?" in err
+
+
+def test_peek_marks_the_span_of_documents(hftune: Command) -> None:
+    told = answer(hftune, "peek", "births", "--rows", "3", "--set", "task.spans=2")
+    assert isinstance(told, dict)
+    assert told["rows"] == {"train": 1280, "dev": 500} and len(told["examples"]) == 3
+    for example in told["examples"]:
+        whole, marked, sequence = example["text"], example["cut"], example["sequence"]
+        assert whole.startswith(marked.replace("«", "").replace("»", ""))
+        spans = [part.partition("»")[0] for part in marked.split("«")[1:]]
+        rest = "⁇".join([marked.split("«")[0], *(part.partition("»")[2] for part in marked.split("«")[1:])])
+        assert len(spans) == 2 and sequence == f"{rest}⁇{spans[0]}⁇{spans[1]}⁇"
+    code, out, _ = hftune("data", "peek", "births", "--rows", "2", "--split", "dev")
+    assert code == 0 and out.count("«") == 2 and "tells what is remembered" in out
+
+
+def test_peek_shows_questions_and_refuses_an_unknown_task(hftune: Command) -> None:
+    code, out, _ = hftune("data", "peek", "births", "--task", "answer", "--rows", "1", "--split", "dev")
+    assert code == 0 and "born?" in out
+    code, _, err = hftune("data", "peek", "births", "--task", "sapn")
+    assert code == 2 and "classify, span, answer" in err
+
+
+def test_check_counts_documents_and_finds_repeated_ones(hftune: Command, here: Path) -> None:
+    told = answer(hftune, "check", "births")
+    assert isinstance(told, dict)
+    assert told["splits"]["train"]["documents"] == 1280 and told["splits"]["train"]["repeated"] == 0
+    code, out, _ = hftune("data", "check", "prose")
+    assert code == 0 and "No duplicates, no leakage." in out

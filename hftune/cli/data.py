@@ -2,6 +2,7 @@
 
 hftune data ls
 hftune data peek reviews --split dev --rows 3
+hftune data peek births --set task.spans=2
 hftune data check reviews --max-length 64
 hftune data make reviews --output my_reviews --seed 7
 """
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hftune.cli import options, terminal
+from hftune.cli.findings import show_check
 from hftune.cli.options import Json
+from hftune.cli.texts import check_documents, peek_documents, peek_questions
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
@@ -25,21 +28,32 @@ if TYPE_CHECKING:
 
     from hftune.config import Recipe
     from hftune.config.data import LabelledData
-    from hftune.data.checks import Check, Lengths
+    from hftune.data.checks import Lengths
+    from hftune.data.corpus import EmbeddedCorpus
+    from hftune.data.embedded import Embedded
     from hftune.data.splits import Splits
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, look at, check and make datasets.")
 
 SHOWN_TEXT = 600
-SHOWN_LABELS = 20
-BAR = 30
 SPLITS = ("train", "dev", "test")
+PEEKS = {"span": peek_documents, "answer": peek_questions}
+"""How data of a task that has no labels is shown."""
 
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME|PATH",
         help="An embedded name, a Hub id, a folder of split files, or one file.",
+        show_default=False,
+    ),
+]
+TaskKind = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="classify|span|answer",
+        help="What the rows are for: an embedded text is for span, all else for classify, where not given.",
         show_default=False,
     ),
 ]
@@ -51,16 +65,18 @@ def list_datasets(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hftune.data import DATASETS
+    from hftune.data.corpus import CORPORA
 
+    known: list[Embedded | EmbeddedCorpus] = [*DATASETS.values(), *CORPORA.values()]
     entries = [
         {"name": entry.name, "about": entry.about, "rows": entry.row_counts(), "folder": str(entry.folder)}
-        for entry in DATASETS.values()
+        for entry in known
     ]
     if as_json:
         terminal.show_json(entries)
         return
     table = Table("dataset", "rows", "what", box=None, pad_edge=False, header_style="bold")
-    for entry in DATASETS.values():
+    for entry in known:
         rows = ", ".join(f"{split} {count:,}" for split, count in entry.row_counts().items())
         table.add_row(entry.name, rows, entry.about)
     terminal.out().print(table)
@@ -74,10 +90,21 @@ def peek(
     text_column: options.TextColumn = None,
     pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
+    task: TaskKind = None,
     sets: options.Set = None,
     as_json: Json = False,
 ) -> None:
-    """Print rows of a dataset as a run sees them: texts, label names, what was decided on the way."""
+    """Print rows of a dataset as a run sees them: texts, label names, what was decided on the way.
+
+    Documents are shown as pretraining cuts them, with « » around the span that is taken out.
+    """
+    kind = _task_of(name, task)
+    if kind in PEEKS:
+        from hftune.quiet import quiet_libraries
+
+        quiet_libraries()
+        PEEKS[kind](options.resolve(None, sets, task=kind, data=name), split, rows, as_json)
+        return
     recipe = _recipe(name, sets, text_column=text_column, pair_column=pair_column, label_column=label_column)
     splits = _load(recipe)
     if split not in splits.named:
@@ -129,6 +156,10 @@ def check_dataset(
     """Count labels and lengths; find duplicates, leakage between splits, and texts with two labels."""
     from dataclasses import asdict
 
+    if _task_of(name, None) == "span":
+        check_documents(options.resolve(None, sets, task="span", data=name), as_json)
+        return
+
     recipe = _recipe(
         name,
         sets,
@@ -148,7 +179,7 @@ def check_dataset(
     if as_json:
         terminal.show_json(asdict(found))
     else:
-        _show_check(found)
+        show_check(found)
 
 
 @app.command("make")
@@ -193,6 +224,18 @@ def make_dataset(
     # A bare folder name could be taken for an embedded dataset's.
     path = folder if folder.is_absolute() else f"./{folder}"
     terminal.say(f"Made {name} with seed {drawn}. Look at it with: hftune data peek {shlex.quote(str(path))}")
+
+
+def _task_of(name: str, asked: str | None) -> str:
+    """What the rows are for: as asked, else pretraining for an embedded text and classification for the rest."""
+    from hftune.data.corpus import CORPORA
+
+    if asked is not None and asked not in ("classify", *PEEKS):
+        raise HftuneError(
+            f"--task expects one of classify, {', '.join(PEEKS)}; got {asked!r}",
+            hint="write --task span for plain text, --task answer for questions",
+        )
+    return asked or ("span" if name in CORPORA else "classify")
 
 
 def _recipe(name: str, sets: list[str] | None, **flags: Any) -> Recipe:
@@ -252,32 +295,3 @@ def _generate(generator: Any, folder: Path, seed: int) -> None:
         inner.rename(folder)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-
-
-def _show_check(found: Check) -> None:
-    """The findings first said in numbers, then in words."""
-    for name, part in found.splits.items():
-        terminal.say(f"{name}: {part.rows:,} rows", style="bold")
-        shown = dict(list(part.labels.items())[:SHOWN_LABELS])
-        _bars(list(shown.items()), part.rows)
-        if len(part.labels) > len(shown):
-            terminal.say(f"  … and {len(part.labels) - len(shown)} more labels", style="dim")
-        terminal.say(f"  {found.unit}: median {part.median_length:g}, longest {part.longest:,}", style="dim")
-        _bars([(f"{bar.low}–{bar.high}", bar.rows) for bar in part.lengths], part.rows)
-    if not found.findings:
-        terminal.say("No duplicates, no leakage, no contradictions, nothing cut.", style="bold green")
-        return
-    terminal.say("Findings", style="bold")
-    for finding in found.findings:
-        terminal.say(f"  • {finding}")
-    for example in found.conflict_examples:
-        labels = ", ".join(f"{label} × {times}" for label, times in example.labels.items())
-        terminal.say(f"    {labels}: {example.text[:100]!r}", style="dim")
-
-
-def _bars(counts: Sequence[tuple[str, int]], total: int) -> None:
-    width = max((len(terminal.visible(name[:BAR])) for name, _ in counts), default=0)
-    largest = max((count for _, count in counts), default=0) or 1
-    for name, count in counts:
-        bar = "█" * round(BAR * count / largest)
-        terminal.say(f"  {terminal.visible(name[:BAR]):<{width}}  {count:>9,}  {count / total:>6.1%}  {bar}")
