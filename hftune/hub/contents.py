@@ -24,6 +24,10 @@ PUBLISHED = (
     # The base of an adapter that nobody could get by its name.
     *("base/config.json", "base/model.safetensors", "base/model-*-of-*.safetensors"),
     "base/model.safetensors.index.json",
+    # The masked language model that was trained beside a classifier.
+    *("mlm/config.json", "mlm/model.safetensors", "mlm/model-*-of-*.safetensors", "mlm/model.safetensors.index.json"),
+    *("mlm/tokenizer.json", "mlm/tokenizer_config.json", "mlm/special_tokens_map.json", "mlm/vocab.txt"),
+    *("mlm/vocab.json", "mlm/merges.txt", "mlm/sentencepiece.bpe.model"),
 )
 """Names that may be published; *.py is the code of a model that transformers does not have."""
 

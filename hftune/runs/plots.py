@@ -34,6 +34,8 @@ from hftune.runs.figures import (
 # More labels than this, and the numbers in a confusion matrix can't be read any more.
 READABLE_LABELS = 12
 MOST_POINTS = 300
+CLASSIFICATION, MASKED = "classification_loss", "mlm_loss"
+"""What history calls the two parts of a joint loss."""
 
 
 def line_chart(
@@ -75,8 +77,8 @@ def line_chart(
 
 
 def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | None = None) -> Figure | None:
-    """Training and dev loss over updates; None where nothing was logged."""
-    train = _series(history, "loss", of_split=None)
+    """Training and dev loss over updates; None where nothing was logged. Of a sum the part that dev has as well."""
+    train = _series(history, trained_loss(history), of_split=None)
     dev = _series(history, "loss", of_split="dev")
     lines = []
     if train[0]:
@@ -87,6 +89,20 @@ def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | Non
         return None
     mark = None if selected_step is None else (selected_step, "kept")
     return line_chart(lines, x_label="updates", y_label="loss (nats)", mark=mark)
+
+
+def trained_loss(history: Sequence[Mapping[str, Any]]) -> str:
+    """What history calls the training loss that dev's is to be compared with."""
+    return CLASSIFICATION if any(CLASSIFICATION in row for row in history) else "loss"
+
+
+def masked_curve(history: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """The masked language model's training loss over updates; None where there was none beside the classifier."""
+    x, y = _series(history, MASKED, of_split=None)
+    if not x:
+        return None
+    line = Line("masked language model", *_thinned(x, y), colour=GREEN)
+    return line_chart([line], x_label="updates", y_label="loss (nats a masked token)")
 
 
 def score_curve(

@@ -8,7 +8,7 @@ from hftune.config.task import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.figures import Reference
 from hftune.runs.page import Picture, Section
-from hftune.runs.plots import loss_curves, score_curve
+from hftune.runs.plots import MASKED, loss_curves, masked_curve, score_curve, trained_loss
 from hftune.runs.wording import baseline_name, number, score_name
 
 MOST_ROWS = 40
@@ -16,7 +16,7 @@ MOST_ROWS = 40
 
 def curves(facts: RunFacts) -> Section | None:
     """Learning curves, with the evaluations behind them as a table."""
-    pictures = tuple(picture for picture in (_loss(facts), _score(facts)) if picture is not None)
+    pictures = tuple(picture for picture in (_loss(facts), _masked_loss(facts), _score(facts)) if picture is not None)
     if not pictures:
         return None
     return Section(
@@ -33,7 +33,8 @@ def _loss(facts: RunFacts) -> Picture | None:
     figure = loss_curves(facts.history, facts.selected_step)
     if figure is None:
         return None
-    train = [row["loss"] for row in facts.history if row.get("split") is None and row.get("loss") is not None]
+    name = trained_loss(facts.history)
+    train = [row[name] for row in facts.history if row.get("split") is None and row.get(name) is not None]
     dev = [row for row in facts.history if row.get("split") == "dev" and row.get("loss") is not None]
     told = []
     if train:
@@ -44,7 +45,17 @@ def _loss(facts: RunFacts) -> Picture | None:
             f"dev loss from {number(dev[0]['loss'])} to {number(dev[-1]['loss'])}, with its lowest value, "
             f"{number(lowest['loss'])}, at update {lowest['step']:,}"
         )
-    return Picture("loss", figure, alt="Line chart. " + "; ".join(told) + ".", caption="Loss")
+    caption = "Loss" if name == "loss" else "Loss of the classifier"
+    return Picture("loss", figure, alt="Line chart. " + "; ".join(told) + ".", caption=caption)
+
+
+def _masked_loss(facts: RunFacts) -> Picture | None:
+    figure = masked_curve(facts.history)
+    if figure is None:
+        return None
+    values = [row[MASKED] for row in facts.history if row.get(MASKED) is not None]
+    alt = f"Line chart. The loss on masked tokens goes from {number(values[0])} to {number(values[-1])}."
+    return Picture("mlm-loss", figure, alt=alt, caption="Loss of the masked language model, on unlabelled text")
 
 
 def _score(facts: RunFacts) -> Picture | None:

@@ -1,0 +1,143 @@
+"""Joint training: which rows a step gets, resuming in the middle of an epoch, and two processes in place of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from joint_case import UNLABELLED, examples, joint_bert, joint_case
+from safetensors.torch import load_file
+from training_case import CrashAt, KilledError, same
+
+from hftune.training import fit
+from hftune.training.companion import Beside, Companion, PairedBatches, Repeated
+from hftune.training.sampler import RankBatches
+
+HERE = Path(__file__).parent
+COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items", "weight")
+
+
+def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **changes: Any) -> PairedBatches:
+    settings = {"rows": 41, "batch_size": 8, "accumulation": 2, "seed": 1, "lengths": None, **changes}
+    return PairedBatches(companion=companion, bucketed=True, world_size=world, rank=rank, **settings)
+
+
+def test_unlabelled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None:
+    sampler = batches()
+    drawn: list[Beside] = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            drawn += [key for key in batch if isinstance(key, Beside)]
+    assert len(drawn) == 4 * len(sampler) * 5
+    rounds = [drawn[start : start + UNLABELLED] for start in range(0, len(drawn), UNLABELLED)]
+    for number, keys in enumerate(rounds[:-1]):
+        assert {key.epoch for key in keys} == {number}
+        assert sorted(key.row for key in keys) == list(range(UNLABELLED)), "each row once a round"
+    for one, other in pairwise(rounds[:-1]):
+        assert [key.row for key in one] != [key.row for key in other]
+
+
+def test_labelled_rows_come_as_without_a_companion() -> None:
+    paired = batches()
+    plain = RankBatches(rows=41, batch_size=8, accumulation=2, world_size=1, rank=0, seed=1, lengths=None)
+    for epoch in (0, 2):
+        paired.set_epoch(epoch)
+        plain.set_epoch(epoch)
+        assert [[key for key in batch if not isinstance(key, Beside)] for batch in paired] == list(plain)
+
+
+def test_two_processes_share_both_halves_out() -> None:
+    half = Companion(COMPANION.lengths, 2, COMPANION.weight, "labels", "items", "weight")
+    whole = Companion(COMPANION.lengths, 4, COMPANION.weight, "labels", "items", "weight")
+    one = batches(companion=whole, rows=33)
+    ranks = [batches(2, rank, companion=half, rows=33, batch_size=4) for rank in (0, 1)]
+    for alone, *together in zip(one, *ranks, strict=True):
+        every = list(chain.from_iterable(together))
+        for kind in (Beside, int):
+            shared = sorted(key for key in every if isinstance(key, kind) and not isinstance(key, Repeated))
+            assert shared == sorted(key for key in alone if isinstance(key, kind))
+        assert all(sum(isinstance(key, Beside) for key in part) == 2 for part in together)
+    # 33 rows: the last pass has one row for two processes; the second has it too, and it does not count.
+    assert [type(key).__name__ for key in list(ranks[1])[-1]] == ["Repeated", "Beside", "Beside"]
+
+
+def linear(done: float) -> float:
+    return 1.0 - done
+
+
+SETTINGS = {"batch_size": 8, "accumulation": 2, "epochs": 3, "log_steps": 2, "eval_steps": 4, "learning_rate": 1e-2}
+
+
+def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> None:
+    """The checkpoint lies in the middle of an epoch, of a round of the unlabelled rows and of a log interval."""
+
+    def case(name: str) -> Any:
+        settings = {**SETTINGS, "log_steps": 3}
+        return joint_case(tmp_path / name, settings, rows=60, mlm_batch_size=5, weight=linear)
+
+    whole = case("whole")
+    fit(whole.trainer(joint_bert(0.1)))
+    killed = case("parts").trainer(joint_bert(0.1))
+    killed.add_callback(CrashAt(7))
+    with pytest.raises(KilledError):
+        fit(killed)
+    parts = case("parts")
+    trainer = parts.trainer(joint_bert(0.1))
+    fit(trainer, resume=True)
+    assert same(whole.weights_at(12), parts.weights_at(12))
+    assert whole.history == parts.history
+    trained = [row for row in whole.history if "split" not in row]
+    assert [row["step"] for row in trained] == [3, 6, 9, 12]
+    for row in trained:
+        assert row["mlm_loss"] > row["classification_loss"] > 0
+    # The weight falls to 0 in a line, so the sum does too.
+    assert trained[0]["loss"] > trained[0]["classification_loss"] + 0.7 * trained[0]["mlm_loss"]
+    assert trained[-1]["loss"] < trained[-1]["classification_loss"] + 0.2 * trained[-1]["mlm_loss"]
+
+
+def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 1, "log_steps": 1}
+    case = joint_case(tmp_path, settings, rows=41, mlm_batch_size=5, weight=lambda done: 0.25)
+    fit(case.trainer(joint_bert(0.0)))
+    trained = [row for row in case.history if "split" not in row]
+    assert len(trained) == 3
+    for row in trained:
+        assert row["loss"] == pytest.approx(row["classification_loss"] + 0.25 * row["mlm_loss"], rel=1e-5)
+    dev = [row for row in case.history if "split" in row][-1]
+    assert "mlm_loss" not in dev and dev["loss"] < 3
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    """41 rows: the last update has 9 of 16 rows, and its last pass one row for two processes."""
+    one = {**SETTINGS, "epochs": 2, "log_steps": 1, "eval_steps": 3}
+    alone = joint_case(tmp_path / "one", one, rows=41, mlm_batch_size=6, weight=lambda done: 0.5)
+    fit(alone.trainer(joint_bert(0.0)))
+    folder = tmp_path / "two"
+    folder.mkdir()
+    two = {**one, "batch_size": 4, "rows": 41, "mlm_batch_size": 3}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    script = [str(HERE / "joint_ranks.py"), str(folder), json.dumps(two)]
+    paths = os.pathsep.join([str(HERE.parent), str(HERE)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command + script, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((folder / "outcome.json").read_text()) == {"steps": 6, "world": 2}
+    together = joint_case(folder, one, rows=41, mlm_batch_size=6, weight=linear)
+    for left, right in zip(alone.history, together.history, strict=True):
+        for key in ("loss", "grad_norm", "classification_loss", "mlm_loss"):
+            if key in left and "split" not in left:
+                assert right[key] == pytest.approx(left[key], rel=2e-3), (key, left["step"])
+    left, right = (load_file(case.checkpoints / "checkpoint-6/trainable.safetensors") for case in (alone, together))
+    assert "cls.predictions.bias" in left
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=1e-2, atol=2e-3)
+    assert np.isfinite(alone.history[-1]["loss"])
