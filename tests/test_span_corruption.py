@@ -12,7 +12,9 @@ import pytest
 import torch
 from training_case import SignalAt, same
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
+from hftune import cli
 from hftune.config import Recipe, load_recipe
 from hftune.config.task import SpanTask
 from hftune.data.corpus import load_corpus
@@ -251,3 +253,44 @@ def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
     apart = load_corpus(section.model_copy(update={"dev_share": 0.25}))
     assert not apart.dev_is_train and not set(apart.train) & set(apart.dev)
     assert len(apart.dev) == len(CORPUS) // 4 and set(apart.train) | set(apart.dev) == set(CORPUS)
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Recipe:
+    """The recipe that a command line stands for; nothing is trained."""
+    seen: list[Recipe] = []
+
+    def dry_run(wanted: Recipe, output: Path | None, listener: Any) -> Any:
+        seen.append(wanted)
+        raise HftuneError("enough", hint="enough")
+
+    monkeypatch.setattr("hftune.dryrun.dry_run", dry_run)
+    result = CliRunner().invoke(cli.app, ["pretrain", *arguments, "--dry-run"], prog_name="hftune")
+    assert len(seen) == 1, result.stderr
+    return seen[0]
+
+
+def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = asked_for(monkeypatch)
+    assert alone == load_recipe("pretrain/births-span")
+    text = asked_for(monkeypatch, "--corpus", "wiki.txt", "--attention", "vanilla", "--epochs", "7")
+    assert (text.data.name, text.model.name, text.model.attention) == ("wiki.txt", "scratch:mingpt", "vanilla")
+    assert (text.train.epochs, text.train.optimizer) == (7, "muon"), "the recipe for any text, and what was typed"
+    other = asked_for(monkeypatch, "--corpus", "wiki.txt", "--model", "runs/a")
+    assert (other.model.name, other.model.attention, other.task.kind) == ("runs/a", None, "span")
+    named = asked_for(monkeypatch, "--recipe", "pretrain/births-real", "--set", "task.spans=2")
+    assert isinstance(named.task, SpanTask) and (named.task.spans, named.task.shortest) == (2, 48)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--objective", "sapn"], "did you mean 'span'?"),
+        (["--recipe", "classify/reviews"], "run it with `hftune classify`"),
+        (["--recipe", "classify/reviews", "--objective", "span"], "Run `hftune classify`"),
+        (["--attention", "sparse"], "expected one of vanilla, rope"),
+        (["--model", "scratch:bert-tiny", "--attention", "rope"], "attention can be set for scratch:mingpt only"),
+    ],
+)
+def test_the_command_line_refuses(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli.app, ["pretrain", *arguments], prog_name="hftune")
+    assert result.exit_code == 2 and message in result.stderr
