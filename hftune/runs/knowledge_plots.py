@@ -14,7 +14,7 @@ def risk_coverage(curve: Sequence[Mapping[str, float]]) -> Figure:
     """Share of right answers, and the confidence that draws the line, over the share of questions answered."""
     figure = new_figure()
     axes = figure.subplots()
-    style(axes, "share of questions answered, surest first", "share")
+    style(axes, "questions answered, surest first", "share")
     x = [point["coverage"] for point in curve]
     draw_line(axes, Line("right answers", x, [point["accuracy"] for point in curve], BLUE))
     draw_line(axes, Line("least confidence", x, [point["confidence"] for point in curve], ORANGE))

@@ -11,6 +11,7 @@ import sys
 from typing import TypeVar
 
 import psutil
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import set_seed
@@ -25,23 +26,28 @@ def world_size() -> int:
 
 def is_main_process() -> bool:
     """Whether this process writes the run directory."""
-    return world_size() == 1 or bool(PartialState().is_main_process)
+    return world_size() == 1 or bool(_state().is_main_process)
 
 
 def wait_for_everyone() -> None:
     """Return when all processes have come this far."""
     if world_size() > 1:
-        PartialState().wait_for_everyone()
+        _state().wait_for_everyone()
 
 
 def agreed(value: Value) -> Value:
     """The main process's value, in every process."""
     if world_size() == 1:
         return value
-    PartialState()  # makes the process group
+    _state()  # makes the process group
     values = [value]
     broadcast_object_list(values)
     return values[0]
+
+
+def _state() -> PartialState:
+    """Accelerate's view of the processes; without an accelerator it must be told, or takes each for the only one."""
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def threads_for(jobs: int) -> int:
