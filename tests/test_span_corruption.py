@@ -153,14 +153,16 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+SHAPE = {"model.layers": 1, "model.heads": 2, "model.width": 16, "model.block": 48, "model.attention": "rope"}
+
+
 def recipe(corpus: Path, **changes: Any) -> Recipe:
-    shape = {"model.layers": 1, "model.heads": 2, "model.width": 16, "model.block": 48, "model.attention": "rope"}
     return load_recipe(
         None,
         {
             "data.name": str(corpus),
             "model.name": "scratch:mingpt",
-            **shape,
+            **SHAPE,
             "train.epochs": 3,
             "train.batch_size": 8,
             "train.learning_rate": 1e-2,
@@ -211,6 +213,14 @@ def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpu
         ids = torch.tensor([tokenizer(f"{row['text']}{MASK}{row['gold']}{MASK}")["input_ids"]])
         assert model(ids, labels=ids).loss.item() == pytest.approx(row["loss"], rel=1e-4)
 
+    further = {"model.name": str(result.run.path), **dict.fromkeys(SHAPE)}
+    job = assemble(recipe(corpus_file, **further), RunDir(tmp_path / "further"), Silent())
+    assert same(job.trainer.model.state_dict(), model.state_dict()), "goes on from the run's weights"
+    strange = tmp_path / "strange.txt"
+    strange.write_text("Zoë was born in Åbo .\nZoë died in Rome .\n", encoding="utf-8")
+    with pytest.raises(HftuneError, match=r"of \d+ characters are unknown to the tokenizer: 'ë' \(U\+00EB\)"):
+        assemble(recipe(strange, **further), RunDir(tmp_path / "strange"), Silent())
+
 
 def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path) -> None:
     made = []
@@ -227,13 +237,7 @@ def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {
-                "model.name": "scratch:bert-tiny",
-                **dict.fromkeys(["model.layers", "model.heads", "model.width", "model.block", "model.attention"]),
-            },
-            "predicts the next token",
-        ),
+        ({"model.name": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, "predicts the next token"),
         ({"method.kind": "lora"}, "pretraining moves every weight"),
         ({"task.select_by": "f1"}, "not among the dev scores"),
     ],
