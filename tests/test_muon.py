@@ -70,6 +70,14 @@ def test_singular_values_become_one_and_vectors_stay(rows: int, cols: int) -> No
     assert nn.functional.cosine_similarity(made[0].flatten(), exact.flatten(), dim=0) > 0.98
 
 
+def test_the_short_way_for_wide_matrices_is_the_long_way() -> None:
+    """Also where a gradient has directions that it hardly speaks of: ten thousandths of the largest, and nothing."""
+    _, _, wide = spectrum(16, 64, torch.cat([torch.logspace(0, -4, 12), torch.zeros(4)]))
+    made = orthogonalise(wide[None])[0]
+    torch.testing.assert_close(made.double(), plain_polar(wide), rtol=0, atol=2e-3)
+    assert orthogonalise(wide[None].bfloat16()).dtype == torch.bfloat16
+
+
 def test_a_matrix_of_zeros_stays_zero() -> None:
     assert torch.equal(orthogonalise(torch.zeros(1, 4, 6)), torch.zeros(1, 4, 6))
 

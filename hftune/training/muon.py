@@ -34,14 +34,36 @@ def orthogonalise(matrices: Tensor, steps: int = STEPS) -> Tensor:
         matrices: [N, rows, cols]; computed in their own format.
         steps: Newton-Schulz steps; each takes singular values σ to aσ + bσ³ + cσ⁵.
     """
-    a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
+    x: Tensor = matrices.mT if tall else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1 then
-    for _ in range(steps):
-        gram = x @ x.mT  # the smaller of the two sides
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    if x.shape[2] >= 2 * x.shape[1] and x.dtype != torch.bfloat16:
+        x = _product_of_steps(x @ x.mT, steps) @ x
+    else:
+        for _ in range(steps):
+            x = _step(x @ x.mT) @ x
     return x.mT if tall else x
+
+
+def _step(gram: Tensor) -> Tensor:
+    """What one step multiplies X by, from XXᵀ: aI + bXXᵀ + c(XXᵀ)²."""
+    a, b, c = COEFFICIENTS
+    factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal(dim1=1, dim2=2).add_(a)
+    return factor
+
+
+def _product_of_steps(gram: Tensor, steps: int) -> Tensor:
+    """What all steps together multiply X by, by products on the short side only: half the work for an MLP.
+
+    Each step's gram matrix follows from the one before. Rounding grows on the way, so bf16 must not come here.
+    """
+    product = factor = _step(gram)
+    for _ in range(steps - 1):
+        gram = factor @ gram @ factor
+        factor = _step(gram)
+        product = factor @ product
+    return product
 
 
 class Muon(torch.optim.Optimizer):
