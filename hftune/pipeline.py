@@ -24,7 +24,7 @@ from hftune.tasks import TASKS
 from hftune.tasks.features import precompute
 from hftune.tasks.task import DataFacts, Evaluation, Task
 from hftune.training.launch import agreed, is_main_process, seed_everything
-from hftune.training.memory import forget_peak, peak_memory
+from hftune.training.memory import forget_peak
 from hftune.training.progress import Listener, Silent
 from hftune.verify import verify
 
@@ -91,7 +91,6 @@ def train(
     with opened(path, recipe, resume) as run:
         if recipe.hub.push_to and is_main_process():
             hub.check_access(recipe.hub)  # a name that is not yours is better known before training than after
-        forget_peak()
         job = assemble(recipe, run, listener)
         if is_main_process():
             run.begin(recipe, describe_environment())
@@ -99,7 +98,6 @@ def train(
 
         listener.stage("training")
         fitted = training.fit(job.trainer, resume=resume)
-        held = peak_memory()
 
         listener.stage("saving")
         probe = job.task.probe(job.data)
@@ -121,11 +119,7 @@ def train(
             "splits": evaluation.splits,
             "baselines": baselines,
             "parameters": job.applied.parameters.as_dict(),
-            "speed": {
-                **fitted.speed(),
-                **({"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {}),
-                "peak_memory_gb": round(held / 2**30, 3),
-            },
+            "speed": {**fitted.speed(), **({"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {})},
             "collapsed": evaluation.collapsed is not None,
             "collapse_reason": evaluation.collapsed,
             "verified": True,
@@ -185,6 +179,7 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
         ahead: Run a frozen part over all rows now, where the method has one; a dry run does not.
     """
     seed_everything(recipe.train.seed)
+    forget_peak()
     task: Task[Any] = TASKS[recipe.task.kind](recipe)
 
     listener.stage("loading data")

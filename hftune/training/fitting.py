@@ -15,7 +15,7 @@ from transformers import TrainerCallback, set_seed
 
 from hftune.errors import HftuneError, RunFailed
 from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
-from hftune.training.memory import out_of_memory
+from hftune.training.memory import out_of_memory, peak_memory
 from hftune.training.trainer import HftuneTrainer
 from hftune.training.utilisation import model_flops_utilisation
 
@@ -35,6 +35,8 @@ class Fitted:
     best_score: float
     mfu: float | None = None
     """Share of the device's measured peak that went into the model's arithmetic; None where it was not counted."""
+    memory: int = 0
+    """The most bytes that were held, from the reading of the data on."""
 
     def speed(self) -> dict[str, float | None]:
         """As it stands in metrics.json."""
@@ -43,6 +45,7 @@ class Fitted:
             "examples_per_second": round(self.examples_per_second, 3),
             "steps": self.steps,
             "mfu": None if self.mfu is None else round(self.mfu, 4),
+            "peak_memory_gb": round(self.memory / 2**30, 3),
         }
 
     def selection(self) -> dict[str, Any]:
@@ -159,4 +162,5 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
         metric=trainer.args.metric_for_best_model,
         best_step=state.best_global_step,
         best_score=float(state.best_metric),
+        memory=peak_memory(),
     )
