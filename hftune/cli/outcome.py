@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from hftune.dryrun import Estimate
     from hftune.pipeline import RunResult
 
-SHOWN = ("exact_match", "accuracy", "f1_macro", "mcc", "ece", "aurc", "loss", "span_loss", "bits_per_character")
+SHOWN = (
+    "exact_match",
+    "bits_per_byte",
+    "perplexity",
+    "word_perplexity",
+    "accuracy",
+    "f1_macro",
+    "mcc",
+    "ece",
+    "aurc",
+    "loss",
+    "span_loss",
+    "bits_per_character",
+)
 
 
 def print_run(result: RunResult) -> None:

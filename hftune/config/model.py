@@ -22,7 +22,7 @@ class ModelSection(Section):
     tokenizer: str | None = None
     """Tokenizer to use instead of the model's own: a Hub id or a folder."""
     vocab_size: int = Field(default=4000, ge=300)
-    """Size of the vocabulary that is trained for a scratch model; a minGPT has one of characters."""
+    """Size of the vocabulary that is learned for a scratch model; a minGPT has characters, but for task.kind clm."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of hidden states, attention and classifier; the checkpoint's own where not given."""
     attention: Literal["vanilla", "rope", "synthesizer", "performer", "bigbird", "linformer"] | None = None
@@ -63,6 +63,4 @@ class ModelSection(Section):
             raise ValueError(
                 f"{', '.join(self.shape)} can be set for {MINGPT} only; {self.name} has a shape of its own"
             )
-        if self.fresh_mingpt and self.vocab_size != type(self).model_fields["vocab_size"].default:
-            raise ValueError(f"vocab_size can't be set for {self.name}: its vocabulary are the characters of the text")
         return self

@@ -64,10 +64,20 @@ class Recipe(Section):
     def _refuse_what_would_be_ignored(self) -> Recipe:
         """A setting that has no effect beside the others is a mistake of whoever wrote it."""
         fresh, model = self.model.from_scratch, self.model
-        if not fresh and model.vocab_size != ModelSection.model_fields["vocab_size"].default:
+        default_size = ModelSection.model_fields["vocab_size"].default
+        if not fresh and model.vocab_size != default_size:
             raise ValueError("model.vocab_size is for scratch models; a pretrained one has its vocabulary")
+        if model.fresh_mingpt and self.task.kind != "clm" and model.vocab_size != default_size:
+            raise ValueError(
+                f"model.vocab_size can't be set for {model.name} and task.kind {self.task.kind}: its vocabulary are "
+                "the characters of the text"
+            )
+        if fresh and model.tokenizer is not None and model.vocab_size != default_size:
+            raise ValueError("model.vocab_size is for a vocabulary that is learned; model.tokenizer brings its own")
         if fresh and model.revision is not None:
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")
+        if isinstance(self.data, CorpusData) and self.data.documents == "labelled" and self.task.kind != "mlm":
+            raise ValueError("data.documents labelled, the texts of labelled rows, is for task.kind mlm")
         if self.hub.push_to is None and (self.hub.private or self.hub.revision is not None):
             raise ValueError("hub.private and hub.revision do nothing without hub.push_to")
         if self.train.optimizer == "muon" and self.method.kind != "full":

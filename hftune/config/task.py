@@ -12,7 +12,17 @@ from pydantic import Field
 from hftune.config.section import Section
 
 LOWER_IS_BETTER = frozenset(
-    {"loss", "span_loss", "ece", "aurc", "perplexity", "mean_absolute_error", "bits_per_byte", "bits_per_character"}
+    {
+        "loss",
+        "span_loss",
+        "ece",
+        "aurc",
+        "perplexity",
+        "word_perplexity",
+        "mean_absolute_error",
+        "bits_per_byte",
+        "bits_per_character",
+    }
 )
 """Scores of which less is better."""
 
@@ -84,6 +94,27 @@ class SpanTask(Task):
     """What is done about documents of fewer than 4 characters, which have no room for a span."""
 
 
+class ClmTask(Task):
+    """Pretrain a causal language model: each token of a text is predicted from those before it."""
+
+    data_kind: ClassVar[str] = "corpus"
+    command: ClassVar[str] = "pretrain"
+    default_model: ClassVar[str] = "scratch:mingpt"
+    held_out: ClassVar[float] = 0.02
+
+    kind: Literal["clm"] = "clm"
+    select_by: str = "loss"
+    """The dev score by which the best checkpoint is chosen."""
+    block_size: int | None = Field(default=None, ge=4)
+    """Tokens of a block; all that the model has positions for, at most 1024, where not given."""
+    stride: int | None = Field(default=None, ge=1)
+    """Tokens between the beginnings of two blocks in scoring: fewer give each token more context, and cost more."""
+    prompts: tuple[str, ...] = ("",)
+    """What the model goes on from at each evaluation; an empty one begins a document."""
+    sample_tokens: int = Field(default=60, ge=0)
+    """Tokens of each such sample; 0 writes none."""
+
+
 class AnswerTask(Task):
     """Write the answer to a question."""
 
@@ -145,4 +176,6 @@ class MlmTask(MaskedText, Task):
     """Join all lines and cut them into blocks of this many tokens; one example a line where not given."""
 
 
-TaskSection = Annotated[ClassifyTask | JointTask | MlmTask | SpanTask | AnswerTask, Field(discriminator="kind")]
+TaskSection = Annotated[
+    ClassifyTask | JointTask | MlmTask | SpanTask | ClmTask | AnswerTask, Field(discriminator="kind")
+]

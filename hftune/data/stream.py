@@ -175,4 +175,5 @@ def _chosen(hashes: NDArray[np.uint64], share: float, seed: int, split: TextSpli
             hint="give a dev split, see what one document is with --set data.documents=lines|paragraphs|file, or draw "
             "dev from train with --set data.dev_share=0",
         )
-    return mixed <= distinct[wanted - 1]
+    chosen: NDArray[np.bool_] = mixed <= distinct[wanted - 1]
+    return chosen

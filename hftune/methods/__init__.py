@@ -28,5 +28,5 @@ METHODS: dict[str, Callable[[PreTrainedModel, Any, Sequence[str]], Applied]] = {
 
 def apply(model: PreTrainedModel, section: MethodSection, fresh_modules: Sequence[str]) -> Applied:
     """Freeze, wrap or leave the model as the method says. fresh_modules did not come from the checkpoint."""
-    check(section, model.config)
+    check(section, model.config, causal=model.can_generate())
     return METHODS[section.kind](model, section, fresh_modules)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from peft import PeftConfig, PeftModelForSequenceClassification, TaskType
+from peft import PeftConfig, PeftModel, PeftModelForCausalLM, PeftModelForSequenceClassification, TaskType
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from hftune.methods.accounting import count
 from hftune.methods.applied import Applied, itself
@@ -30,7 +31,7 @@ def wrapped(
     """Put an adapter around the model, which then carries the head and every fresh module.
 
     Args:
-        model: The plain classifier.
+        model: The plain classifier or language model.
         fresh_modules: Modules that did not come from the checkpoint.
         config: peft's configuration class.
         settings: What it is given beside the task and the modules to save.
@@ -41,12 +42,15 @@ def wrapped(
     modules = head_modules(model, fresh_modules)
     head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
     known = letters_of(model, **(letters or {}))
-    made = config(task_type=TaskType.SEQ_CLS, **settings)
+    causal = model.can_generate()
+    made = config(task_type=TaskType.CAUSAL_LM if causal else TaskType.SEQ_CLS, **settings)
     made.modules_to_save = [name for name in modules if name not in ALWAYS_SAVED] or None
-    adapted = PeftModelForSequenceClassification(model, made)
+    if causal:
+        made.fan_in_fan_out = any(isinstance(part, Conv1D) for part in model.modules())
+    adapted = (PeftModelForCausalLM if causal else PeftModelForSequenceClassification)(model, made)
     return Applied(
         model=adapted,
-        parameters=count(adapted, formula(head) if head else None, known),
+        parameters=count(adapted, formula(head or "").removesuffix(" + ") if head or causal else None, known),
         finish=_merged if merge else itself,
     )
 
@@ -60,5 +64,5 @@ def prompt_shape(model: PreTrainedModel, token_dim: int) -> dict[str, int]:
     }
 
 
-def _merged(adapted: PeftModelForSequenceClassification) -> PreTrainedModel:
+def _merged(adapted: PeftModel) -> PreTrainedModel:
     return adapted.merge_and_unload()

@@ -33,6 +33,8 @@ def letters_of(model: PreTrainedModel, **more: int) -> dict[str, int]:
     config: PreTrainedConfig = model.config
     values = {"d": config.hidden_size, "L": config.num_hidden_layers, "e": _embedding_size(model)}
     feed_forward = config.to_dict().get("intermediate_size") or config.to_dict().get("hidden_dim")
+    if not feed_forward and model.can_generate():
+        feed_forward = 4 * config.hidden_size  # what GPTs take where their configuration names none
     return {**values, **({"f": feed_forward} if feed_forward else {}), **more}
 
 

@@ -12,8 +12,11 @@ def head_modules(model: PreTrainedModel, fresh_modules: Sequence[str]) -> dict[s
     """The modules that must be trained whatever the method, by name.
 
     The head, and modules of the backbone that did not come from the checkpoint: a pooler with random weights is of no
-    use frozen, and an adapter that leaves it out could not be loaded again.
+    use frozen, and an adapter that leaves it out could not be loaded again. A language model's head is no such thing:
+    it came with the checkpoint, and is mostly its embeddings.
     """
+    if model.can_generate():
+        return {name: model.get_submodule(name) for name in fresh_modules}
     head = {
         name: module
         for name, module in model.named_children()

@@ -14,6 +14,16 @@ ANY = ("full", "head", "bitfit")
 NO_PAST = "its attention takes no keys and values from outside, which a prefix is made of"
 
 
+_TAKES_CONTEXT = "its trained vectors take positions from every block, and every later text must make room for them"
+NOT_CAUSAL = {
+    "head": "their head is mostly their embeddings, and a fresh one learns nothing that the frozen rest can use",
+    "prefix": _TAKES_CONTEXT,
+    "prompt": _TAKES_CONTEXT,
+    "ptuning": _TAKES_CONTEXT,
+}
+"""Why a method is not for language models."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """What the methods need to know of a model type."""
@@ -41,23 +51,33 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     # One matrix makes query, key and value here.
     "modernbert": Architecture(("Wqkv",), ("Wqkv",), ("mlp.Wo",), no_prefix=NO_PAST),
+    "gpt2": Architecture(("c_attn",), ("c_attn",), ("mlp.c_proj",), no_prefix=_TAKES_CONTEXT),
+    "mingpt": Architecture(("qkv",), ("qkv",), ("mlp.down",), no_prefix=NO_PAST),
 }
 """By ``model_type``. XLM-RoBERTa and CamemBERT are RoBERTa's code under another name."""
 
 
-def check(section: MethodSection, config: PreTrainedConfig, *, gradient_checkpointing: bool = False) -> None:
+def check(
+    section: MethodSection, config: PreTrainedConfig, *, gradient_checkpointing: bool = False, causal: bool = False
+) -> None:
     """Refuse a method that this architecture or another setting rules out.
 
     Args:
         section: The recipe's method.
         config: The model's configuration; its weights need not be there yet.
         gradient_checkpointing: Whether activations are computed twice.
+        causal: Whether it is a language model, not a classifier.
 
     Raises:
         HftuneError: With the reason, and a method that would work.
     """
     if isinstance(section, Ia3Method):
         _check_feedforward(section)
+    if causal and section.kind in NOT_CAUSAL:
+        raise HftuneError(
+            f"--method {section.kind} is not for language models: {NOT_CAUSAL[section.kind]}",
+            hint="use --method full, lora, ia3 or bitfit",
+        )
     if section.kind in ANY:
         return
     known = ARCHITECTURES.get(config.model_type)

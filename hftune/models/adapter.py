@@ -78,6 +78,18 @@ def plain_base(model: PeftModel) -> PreTrainedModel:
     return plain
 
 
+def adapter_parts(location: str, section: ModelSection) -> tuple[Path, str, str | None]:
+    """Folder of an adapter, and name and revision of its base, neither of them a pickle."""
+    local = Path(location).is_dir()
+    folder = Path(location if local else snapshot_download(location, revision=section.revision, allow_patterns=FILES))
+    refuse_pickle(str(folder), section)
+    config = read_json(folder / CONFIG)
+    beside = config["base_model_name_or_path"] == BESIDE
+    name = str(folder / BASE) if beside else config["base_model_name_or_path"]
+    refuse_pickle(name, section)
+    return folder, name, None if beside else config.get("revision")
+
+
 def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | None) -> PeftModel:
     """Base and adapter joined, in fp32 and ready to answer.
 
@@ -91,17 +103,11 @@ def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | N
             f"{section.name} is an adapter without hftune.json, so its labels are not known",
             hint="load it with peft and save the merged model, or use an adapter that hftune saved",
         )
-    local = Path(location).is_dir()
-    folder = Path(location if local else snapshot_download(location, revision=section.revision, allow_patterns=FILES))
-    refuse_pickle(str(folder), section)
-    config = read_json(folder / CONFIG)
-    beside = config["base_model_name_or_path"] == BESIDE
-    name = str(folder / BASE) if beside else config["base_model_name_or_path"]
-    refuse_pickle(name, section)
+    folder, name, revision = adapter_parts(location, section)
     with explained(section.model_copy(update={"name": name})):
         base = AutoModelForSequenceClassification.from_pretrained(
             name,
-            revision=None if beside else config.get("revision"),
+            revision=revision,
             trust_remote_code=section.trust_remote_code,
             use_safetensors=None if section.allow_pickle else True,
             # The base may bring a head for other labels; the adapter brings the one that was trained.

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models import mingpt
-from hftune.models.adapter import refuse_adapter
+from hftune.models.adapter import adapter_parts, is_adapter, save_adapter
 from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, load_config
@@ -54,11 +55,30 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     return LoadedModel(model, ())
 
 
-def save_causal_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, **facts: Any) -> None:
-    """Weights as safetensors, the code of a minGPT, the tokenizer, and hftune.json with the facts."""
+def save_causal_lm(
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    *,
+    base: ModelSection | None = None,
+    **facts: Any,
+) -> None:
+    """Weights as safetensors, the code of a minGPT, the tokenizer, and hftune.json with the facts.
+
+    Args:
+        model: The trained model, or an adapter around one.
+        tokenizer: Goes along.
+        folder: Where it all goes.
+        base: What an adapter was put around.
+        **facts: What neither weights nor tokenizer say.
+    """
     mingpt.register()  # from here on a saved minGPT carries its code
     model.config.use_cache = True  # Trainer switches it off in passing
-    model.save_pretrained(folder)
+    if isinstance(model, PeftModel):
+        assert base is not None, "an adapter has a base"
+        save_adapter(model, folder, base)
+    else:
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_json(folder / CARD, facts)
 
@@ -73,18 +93,21 @@ def load_saved_lm(
     refuse_pickle(location, section)
     ask_first(location, section)
     with explained(section):
-        refuse_adapter(location)
         tokenizer = AutoTokenizer.from_pretrained(
             location, revision=section.revision, trust_remote_code=section.trust_remote_code
         )
         facts = saved_facts(location, section.revision)
+        adapted = is_adapter(location, section.revision)
+        folder, name, revision = adapter_parts(location, section) if adapted else (None, location, section.revision)
         model = AutoModelForCausalLM.from_pretrained(
-            location,
-            revision=section.revision,
+            name,
+            revision=revision,
             trust_remote_code=section.trust_remote_code,
             use_safetensors=None if section.allow_pickle else True,
             dtype=torch.float32,
         )
+        if folder is not None:
+            model = PeftModel.from_pretrained(model, str(folder))
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return model.eval(), tokenizer, facts
 

@@ -35,8 +35,14 @@ class LoadedModel:
     """Names of modules with newly initialised weights: an adapter must carry these along."""
 
 
-def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; for a scratch model, one trained on the texts (the training split, nothing else)."""
+def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool = True) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; for a scratch model, one trained on the texts (the training split, nothing else).
+
+    Args:
+        section: The model.
+        texts: The training texts.
+        padded: Whether batches need padding, and so the tokenizer a token for it.
+    """
     if section.from_scratch and section.tokenizer is None:
         return preset(section).train_tokenizer(texts, section.vocab_size)
     source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
@@ -50,7 +56,7 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str]) -> PreTrainedTok
             revision=section.revision if section.tokenizer is None else None,
             trust_remote_code=section.trust_remote_code,
         )
-    if tokenizer.pad_token is None:
+    if padded and tokenizer.pad_token is None:
         raise HftuneError(
             f"the tokenizer of {source.name} has no padding token, so texts can't be batched",
             hint="take an encoder (BERT, RoBERTa …), or name another tokenizer with --set model.tokenizer=…",

@@ -13,6 +13,7 @@ from typing import ClassVar
 from transformers import (
     BertConfig,
     BertTokenizer,
+    GPT2Config,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
     RobertaConfig,
@@ -23,6 +24,7 @@ from hftune.config.model import SCRATCH, ModelSection
 from hftune.errors import HftuneError
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import MinGPTConfig
+from hftune.models.vocabulary import Learning, byte_level
 from hftune.suggest import did_you_mean
 
 # RoBERTa numbers positions from padding_idx + 1, so two of them are never used.
@@ -98,12 +100,13 @@ class MinGPTPreset:
     attention: str = "vanilla"
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-        """The architecture with this tokenizer's vocabulary; generation ends at the mask, as training sequences do."""
+        """The architecture with this tokenizer's vocabulary; generation ends where training sequences do."""
+        ends = tokenizer.eos_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
         try:
             return MinGPTConfig(
                 vocab_size=len(tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=tokenizer.mask_token_id,
+                eos_token_id=ends,
                 block_size=self.block,
                 hidden_size=self.width,
                 num_hidden_layers=self.layers,
@@ -121,7 +124,40 @@ class MinGPTPreset:
         return build_char_tokenizer([TYPEABLE, *texts], block_size=self.block)
 
 
-PRESETS: dict[str, Preset | MinGPTPreset] = {
+@dataclass(frozen=True)
+class GPT2Preset:
+    """How a fresh GPT-2 and its vocabulary of byte pairs are made."""
+
+    causal: ClassVar[bool] = True
+
+    layers: int
+    heads: int
+    width: int
+    block: int = 128
+
+    def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        """The architecture with this tokenizer's vocabulary."""
+        return GPT2Config(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            n_positions=self.block,
+            n_embd=self.width,
+            n_layer=self.layers,
+            n_head=self.heads,
+            # Drawing masks on a CPU costs as much as the work they guard; model.dropout asks for them.
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+
+    def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
+        """Byte-level BPE, as GPT-2 has."""
+        return byte_level(lambda: texts, Learning(vocab_size))
+
+
+PRESETS: dict[str, Preset | MinGPTPreset | GPT2Preset] = {
     "bert-tiny": Preset(BertConfig, BertTokenizer, 512, layers=2, width=128, heads=2, feed_forward=512),
     "tinybert": Preset(BertConfig, BertTokenizer, 512, layers=4, width=312, heads=12, feed_forward=1200),
     "roberta-tiny": Preset(
@@ -135,10 +171,11 @@ PRESETS: dict[str, Preset | MinGPTPreset] = {
     ),
     "mingpt": MinGPTPreset(),
     "mingpt-tiny": MinGPTPreset(layers=2, heads=4, width=64),
+    "gpt2-tiny": GPT2Preset(layers=2, heads=2, width=128),
 }
 
 
-def preset(section: ModelSection) -> Preset | MinGPTPreset:
+def preset(section: ModelSection) -> Preset | MinGPTPreset | GPT2Preset:
     """The preset of a ``scratch:<preset>`` model, in the shape that is asked for."""
     key = section.name.removeprefix(SCRATCH)
     if key not in PRESETS:

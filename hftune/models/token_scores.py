@@ -24,7 +24,9 @@ def token_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Trainer calls it on every evaluation batch, so that no logits are kept.
     """
     before, after = logits[:, :-1].float(), labels[:, 1:]
-    losses = cross_entropy(before.transpose(1, 2), after, ignore_index=IGNORED, reduction="none")  # [B, T-1]
+    # Row by row: the logits of a batch are large, and a second copy of all of them is larger than the model.
+    rows = zip(before, after, strict=True)
+    losses = torch.stack([cross_entropy(row, told, ignore_index=IGNORED, reduction="none") for row, told in rows])
     hits = (before.argmax(-1) == after).float()
     nothing = losses.new_zeros(len(losses), 1)
     return torch.cat([nothing, losses], dim=1), torch.cat([nothing, hits], dim=1)

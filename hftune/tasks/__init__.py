@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hftune.tasks.causal_lm import CausalLanguageModel
 from hftune.tasks.classification import Classification
 from hftune.tasks.joint import Joint
 from hftune.tasks.mlm import MaskedLanguageModel
@@ -16,5 +17,6 @@ TASKS: dict[str, type[Task[Any]]] = {
     "joint": Joint,
     "mlm": MaskedLanguageModel,
     "span": SpanCorruption,
+    "clm": CausalLanguageModel,
     "answer": QuestionAnswering,
 }

@@ -19,12 +19,14 @@ from hftune.training.arguments import make_arguments
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
+from hftune.training.decay import adamw_for
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import threads_for
 from hftune.training.matrices import block_matrices
 from hftune.training.muon import muon_for
 from hftune.training.progress import Listener, Silent
 from hftune.training.sampler import RankBatches
+from hftune.training.samples import Samples
 from hftune.training.trainer import HftuneTrainer
 
 
@@ -84,20 +86,24 @@ def build(
         clock=clock,
         listener=listener,
         callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
-        optimizer=_optimizer(section, model),
+        optimizer=_optimizer(section, model, decay_embeddings=inputs.decay_embeddings),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(trainer.history)
     trainer.add_callback(Progress(listener, inputs.select_by))
+    if inputs.samples is not None:
+        trainer.add_callback(Samples(inputs.samples, history, clock))
     return trainer
 
 
-def _optimizer(section: TrainSection, model: torch.nn.Module) -> tuple[Any, dict[str, Any]] | None:
+def _optimizer(
+    section: TrainSection, model: torch.nn.Module, *, decay_embeddings: bool
+) -> tuple[Any, dict[str, Any]] | None:
     """Trainer's optimizer_cls_and_kwargs, or None for its own AdamW."""
-    if section.optimizer == "adamw":
-        return None
-    block_matrices(model)  # what can't be told apart is said before anything is written
     settings = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
+    if section.optimizer == "adamw":
+        return None if decay_embeddings else ((lambda: adamw_for), settings)
+    block_matrices(model)  # what can't be told apart is said before anything is written
     momentum = {} if section.momentum is None else {"momentum": section.momentum}
     # Trainer calls the first with nothing, and what it gets from that with the model and the settings.
     return (lambda: muon_for), {**settings, **momentum}

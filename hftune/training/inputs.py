@@ -39,6 +39,10 @@ class TrainingInputs:
     epoch_lengths: Callable[[int], Sequence[int]] | None = None
     """Tokens of each training row in an epoch, where rows change from epoch to epoch; ``train`` is then asked for
     (epoch, row) and must answer by these two alone, so that a resumed run sees what the first one saw."""
+    decay_embeddings: bool = True
+    """Whether weight decay goes for embeddings too; Muon's never does."""
+    samples: Callable[[Any], list[dict[str, Any]]] | None = None
+    """The model → what it writes, kept in history at each evaluation; must leave the random state alone."""
     companion: Companion | None = None
     """Rows to train on beside the labelled ones: ``train`` is then asked for ``Beside`` and ``Repeated`` too."""
     parts: LossParts | None = None

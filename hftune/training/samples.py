@@ -1,0 +1,39 @@
+"""What a model writes at each evaluation, as rows of history.jsonl. Added to the trainer by ``assembly``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hftune.training.callbacks import Clock
+
+SAMPLES = "samples"
+"""What stands as the split of such a row."""
+Write = Callable[[Any], list[dict[str, Any]]]
+"""The model → samples, each with prompt and text; it must leave the random state alone."""
+
+
+class Samples(TrainerCallback):  # type: ignore[misc]
+    """Lets the model write after each evaluation; the time it takes is not training's."""
+
+    def __init__(self, write: Write, path: Path, clock: Clock) -> None:
+        """path: history.jsonl of the run."""
+        self.write = write
+        self.path = path
+        self.clock = clock
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """Trainer has evaluated, and its scores are written."""
+        if not state.is_world_process_zero:
+            return
+        before = self.clock.seconds
+        row = {"step": state.global_step, "epoch": round(state.epoch, 6), "split": SAMPLES, SAMPLES: self.write(model)}
+        with self.path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
+        self.clock.aside += self.clock.seconds - before
