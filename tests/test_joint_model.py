@@ -145,7 +145,7 @@ def test_adding_the_head_draws_nothing_and_ties_it(joint: PreTrainedModel) -> No
 
 
 def test_a_trained_head_is_taken_over(joint: PreTrainedModel, tmp_path: Path) -> None:
-    plain, filler = saved(joint, tmp_path)
+    plain, _ = saved(joint, tmp_path)
     kind = joint.config.model_type
     again = with_mlm_head(plain, MASKED[kind].from_pretrained(tmp_path / "mlm").mlm_head.state_dict())
     for name, value in joint.state_dict().items():

@@ -7,6 +7,7 @@ hftune sweep --recipe classify/reviews --over train.learning_rate=1e-4..1e-2 --s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,6 +64,8 @@ Slurm = Annotated[
 def sweep(
     study: Study = None,
     recipe: options.RecipeName = None,
+    model: options.Model = None,
+    data: options.Data = None,
     over: Over = None,
     sets: options.Set = None,
     seeds: Seeds = None,
@@ -80,7 +83,8 @@ def sweep(
     """
     if slurm and launcher != "slurm":
         raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
-    plan, name = _plan(study, recipe, over, sets, seeds, test, search)
+    same = options.overrides_from(model=model, data=data)
+    plan, name = _plan(study, recipe, over, same, sets, seeds, test, search)
     hire = _hire(launcher, slurm)
     count = jobs or (CLUSTER_JOBS if launcher == "slurm" else 1)
 
@@ -117,6 +121,7 @@ def _plan(
     study: str | None,
     recipe: str | None,
     over: list[str] | None,
+    same: Mapping[str, Any],
     sets: list[str] | None,
     seeds: str | None,
     test: str | None,
@@ -147,8 +152,8 @@ def _plan(
         raise RecipeError("--set", problems)
     if over:
         values["over"] = {**_mapping(values, "over"), **parse_over(over)}
-    if pairs:
-        values["set"] = {**_mapping(values, "set"), **dict(pairs)}
+    if pairs or same:
+        values["set"] = {**_mapping(values, "set"), **same, **dict(pairs)}
     given = {"recipe": recipe, "seeds": options.seed_list(seeds) or None, "test": test, "search": search}
     values |= {key: value for key, value in given.items() if value is not None}
     plan = make_plan(values, study or "the study", lines)

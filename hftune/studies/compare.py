@@ -5,7 +5,7 @@ Called by ``hftune compare`` and at the end of a study; ``hftune.studies.results
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -113,7 +113,8 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
     if pruned:
         notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")
-    return compare_systems(systems, split, metric, selected=selection.setting.name, notes=notes)
+    against = study.plan().against
+    return compare_systems(systems, split, metric, selected=selection.setting.name, notes=notes, against=against)
 
 
 def compare_systems(
@@ -123,6 +124,7 @@ def compare_systems(
     *,
     selected: str | None = None,
     notes: Sequence[str] = (),
+    against: Mapping[str, Any] | None = None,
 ) -> Compared:
     """Compare systems on the same rows.
 
@@ -132,6 +134,7 @@ def compare_systems(
         metric: accuracy, or loss.
         selected: Name of the system that a study chose.
         notes: What is to be said beside what is found here.
+        against: An axis and the value on it that all others are compared with; the best on dev where not given.
 
     Raises:
         HftuneError: Different data, or a split that was not scored.
@@ -166,7 +169,9 @@ def compare_systems(
         metric=metric,
         split=split,
         rows=tuple(rows),
-        pairs=_pairs(systems, {name: values for (name, of), values in scores.items() if of == split}, rows, metric),
+        pairs=_pairs(
+            systems, {name: values for (name, of), values in scores.items() if of == split}, rows, metric, against or {}
+        ),
         baselines=_baselines(systems, metric),
         notes=(*notes, *_notes(systems, rows, split)),
     )
@@ -190,9 +195,13 @@ def _row(system: System, scores: dict[tuple[str, str], Scores], selected: bool) 
     )
 
 
-def _pairs(systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str) -> tuple[Pair, ...]:
+def _pairs(
+    systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str, against: Mapping[str, Any]
+) -> tuple[Pair, ...]:
     names = [row.name for row in rows]
-    if len(names) <= MOST_FOR_ALL_PAIRS:
+    if against:
+        chosen = list(_partners(systems, against))
+    elif len(names) <= MOST_FOR_ALL_PAIRS:
         chosen = [(second, first) for place, first in enumerate(names) for second in names[place + 1 :]]
     else:
         chosen = [(name, names[0]) for name in names[1:]]
@@ -210,6 +219,15 @@ def _pairs(systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[
         )
         for (first, second), result, p in zip(chosen, results, adjusted, strict=True)
     )
+
+
+def _partners(systems: Sequence[System], against: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each system and the one that differs from it only by the values that all are compared with."""
+    by_place = {tuple(system.values.items()): system.name for system in systems}
+    for system in systems:
+        partner = by_place.get(tuple({**system.values, **against}.items()))
+        if partner is not None and partner != system.name:
+            yield system.name, partner
 
 
 def _baselines(systems: Sequence[System], metric: str) -> dict[str, dict[str, float]]:

@@ -1,7 +1,8 @@
 """The folder of a study: its plan, its runs, what failed, and what came of it.
 
 runs/<study>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/*.png  report.html
-               logs/ (what workers said)   for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
+               logs/ (what workers said)   before/<stage>/seed-<n>/ (runs that others start from)
+               for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hftune.runs.group import seed_path
 from hftune.runs.lock import exclusive
 from hftune.studies.plan import Plan, grid, plan_yaml, read_plan, setting_of
 from hftune.studies.settings import Setting
+from hftune.studies.stages import stage_path
 
 PLAN = "study.yaml"
 
@@ -51,6 +53,10 @@ class StudyDir:
     def run(self, setting: Setting, seed: int) -> RunDir:
         """The run of one setting and seed, whether it is there yet or not."""
         return RunDir(seed_path(self.path / "runs" / setting.folder, seed))
+
+    def before(self, stage: str, seed: int) -> RunDir:
+        """The run of one seed that others start from, whether it is there yet or not."""
+        return RunDir(stage_path(self.path, stage, seed))
 
     def runs(self, setting: Setting) -> list[RunDir]:
         """The complete runs of a setting, in order of seeds."""
@@ -125,7 +131,7 @@ def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
 
 
 def _fixed(before: Plan, after: Plan) -> list[tuple[str, object, object]]:
-    return [("recipe", before.recipe, after.recipe), ("set", before.set, after.set)]
+    return [(name, vars(before)[name], vars(after)[name]) for name in ("recipe", "set", "before")]
 
 
 def _grown_axis(before: object, after: object, exactly: bool) -> bool:

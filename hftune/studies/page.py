@@ -12,6 +12,7 @@ from hftune.runs.page import Banner, Picture, Section, render
 from hftune.runs.wording import baseline_name, duration, number, score_name
 from hftune.studies import plots
 from hftune.studies.compare import Compared
+from hftune.studies.cross import crossed
 from hftune.studies.folder import PLAN, StudyDir
 from hftune.studies.settings import short_names
 from hftune.studies.systems import System
@@ -19,7 +20,14 @@ from hftune.studies.systems import System
 
 def sections(compared: Compared, systems: Sequence[System], study: StudyDir | None) -> list[Section]:
     """The parts of the page, with their figures."""
-    found = [_comparison(compared), _pairs(compared), _values(compared), _curves(compared, systems), _cost(compared)]
+    found = [
+        _comparison(compared),
+        _pairs(compared),
+        _cross(compared),
+        _values(compared),
+        _curves(compared, systems),
+        _cost(compared),
+    ]
     if study is not None:
         found += [_runs(study), _plan(study)]
     return [section for section in found if section is not None]
@@ -100,6 +108,16 @@ def _pairs(compared: Compared) -> Section | None:
     )
 
 
+def _cross(compared: Compared) -> Section | None:
+    cross = crossed(compared)
+    if cross is None:
+        return None
+    caption = f"{compared.split.capitalize()} {score_name(compared.metric)}: mean ± std over seeds, 95 % interval"
+    return Section(
+        "cross", f"Score by {cross.name}", "study_cross.html.j2", values={"cross": cross, "caption": caption}
+    )
+
+
 def _values(compared: Compared) -> Section | None:
     pictures = []
     short = short_names(list(compared.rows[0].values))
@@ -169,21 +187,21 @@ def _runs(study: StudyDir) -> Section:
     rows: list[dict[str, Any]] = []
     failed = {(one["setting"], one["seed"]): one["reason"] for one in study.failures()}
     plan = study.plan()
-    for setting in study.settings():
-        for seed in plan.seeds:
-            run = study.run(setting, seed)
-            row: dict[str, Any] = {"setting": setting.name, "seed": seed, "splits": {}, "seconds": None, "link": None}
-            if run.complete:
-                metrics = run.read_metrics()
-                row |= {
-                    "state": "complete",
-                    "splits": metrics["splits"],
-                    "seconds": metrics["speed"]["train_seconds"],
-                    "link": run.report.relative_to(study.path).as_posix(),
-                }
-            else:
-                row["state"] = f"failed: {failed[setting.name, seed]}" if (setting.name, seed) in failed else "not run"
-            rows.append(row)
+    every = [(f"before: {name}", seed, study.before(name, seed)) for name in plan.before for seed in plan.seeds]
+    every += [(one.name, seed, study.run(one, seed)) for one in study.settings() for seed in plan.seeds]
+    for setting, seed, run in every:
+        row: dict[str, Any] = {"setting": setting, "seed": seed, "splits": {}, "seconds": None, "link": None}
+        if run.complete:
+            metrics = run.read_metrics()
+            row |= {
+                "state": "complete",
+                "splits": metrics["splits"],
+                "seconds": metrics["speed"]["train_seconds"],
+                "link": run.report.relative_to(study.path).as_posix(),
+            }
+        else:
+            row["state"] = f"failed: {failed[setting, seed]}" if (setting, seed) in failed else "not run"
+        rows.append(row)
     trials = {trial["number"]: trial for trial in study.drawn()}
     return Section(
         id="runs",

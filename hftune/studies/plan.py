@@ -20,6 +20,7 @@ from hftune.config.recipe import Recipe
 from hftune.config.section import Section
 from hftune.errors import HftuneError
 from hftune.studies.settings import Setting, Value, make_setting
+from hftune.studies.stages import Stage, resolved, stage_values
 from hftune.suggest import closest
 
 SEED = "train.seed"
@@ -55,12 +56,16 @@ class Plan(Section):
     """The recipe that every run starts from: a shipped name, a path, or a run; the defaults where not given."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys that are the same in every run."""
+    before: dict[str, Stage] = Field(default_factory=dict)
+    """Runs that others start from, once a seed; a value of ``run:NAME`` stands for such a run."""
     over: dict[str, Axis]
     """What varies: a dotted key and its values, or a free name and named settings of several keys."""
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
     """Each setting is trained once with each of these."""
     test: Literal["selected", "all"] = "selected"
     """Score test for the setting that dev selects, or for every setting."""
+    against: dict[str, Value] = Field(default_factory=dict)
+    """An axis and the value on it that all others are compared with; the best setting on dev where not given."""
     search: int | None = Field(default=None, ge=1)
     """Draw this many settings in place of the whole grid."""
 
@@ -111,12 +116,22 @@ def examples(plan: Plan) -> list[Setting]:
     return [setting_of(plan, corner) for corner in corners]
 
 
-def recipe_for(plan: Plan, setting: Setting, seed: int) -> Recipe:
-    """The recipe of one run."""
-    values = {**plan.set, **setting.overrides, SEED: seed}
+def recipe_for(plan: Plan, setting: Setting, seed: int, study: Path = Path()) -> Recipe:
+    """The recipe of one run; study is the folder in which the runs lie that it may start from."""
+    values = resolved({**plan.set, **setting.overrides, SEED: seed}, plan.before, study, seed)
+    return _loaded(plan.recipe, values)
+
+
+def stage_recipe(plan: Plan, name: str, seed: int) -> Recipe:
+    """The recipe of one run that others start from."""
+    stage = plan.before[name]
+    return _loaded(stage.recipe, {**stage_values(stage, name, plan.set), SEED: seed})
+
+
+def _loaded(recipe: str | None, values: Mapping[str, Any]) -> Recipe:
     # None stands for "not given" among overrides; here it is a value like any other.
     nothing = [f"{key}=null" for key, value in values.items() if value is None]
-    return load_recipe(plan.recipe, {key: value for key, value in values.items() if value is not None}, nothing)
+    return load_recipe(recipe, {key: value for key, value in values.items() if value is not None}, nothing)
 
 
 def check(plan: Plan) -> None:
@@ -137,13 +152,24 @@ def check(plan: Plan) -> None:
     folders = [setting.folder.lower() for setting in settings]
     if plan.search is None and len(set(folders)) < len(folders):
         raise HftuneError("two settings of the grid have the same name", hint="list each value once")
-    for setting in settings:
-        for seed in plan.seeds:
-            recipe = recipe_for(plan, setting, seed)
+    _check_against(plan)
+    recipes = [stage_recipe(plan, name, seed) for name in plan.before for seed in plan.seeds]
+    recipes += [recipe_for(plan, setting, seed) for setting in settings for seed in plan.seeds]
+    for recipe in recipes:
         if recipe.hub.push_to:
             raise HftuneError(
                 "hub.push_to is set, but a study would publish every one of its runs there",
                 hint="leave it out, and publish the run you choose: hftune push RUN REPO",
+            )
+
+
+def _check_against(plan: Plan) -> None:
+    for axis, value in plan.against.items():
+        known = plan.over.get(axis, [])
+        if isinstance(known, Range) or value not in list(known):
+            raise HftuneError(
+                f"against names {axis} {value}, which the study does not have",
+                hint=f"name one of its axes ({', '.join(plan.over)}) and a value on it",
             )
 
 
@@ -171,7 +197,8 @@ def read_values(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 def plan_yaml(plan: Plan) -> str:
     """The plan as YAML; reading it gives an equal plan."""
     values = plan.model_dump(mode="json")
-    return document.dump({key: value for key, value in values.items() if value is not None})
+    unused = [key for key in ("before", "against") if not values[key]]
+    return document.dump({key: value for key, value in values.items() if value is not None and key not in unused})
 
 
 def make_plan(values: Mapping[str, Any], where: str, lines: Mapping[str, int] | None = None) -> Plan:

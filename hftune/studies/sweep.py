@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hftune.config.load import recipe_yaml
+from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.runs.directory import RunDir, is_run
 from hftune.studies.folder import StudyDir, begun
-from hftune.studies.plan import Plan, check, recipe_for
+from hftune.studies.plan import Plan, check, recipe_for, stage_recipe
 from hftune.studies.pool import Hand, Order, Piece, local_crew, share_out
 from hftune.studies.select import Selection, select
 from hftune.studies.settings import Setting
+from hftune.studies.stages import needed
 
 Hire = Callable[[StudyDir, int], list[Hand]]
 """Makes the crew of a study: so many hands."""
@@ -78,21 +80,29 @@ class Foreman:
         Raises:
             HftuneError: A run with another recipe lies there.
         """
-        recipe = recipe_for(self.plan, setting, seed)
-        run = self.study.run(setting, seed)
+        recipe = recipe_for(self.plan, setting, seed, self.study.path)
+        starts = needed({**self.plan.set, **setting.overrides}, self.plan.before)
+        return self._training(
+            self.study.run(setting, seed),
+            recipe,
+            setting=setting.name,
+            score=["dev", "test"] if self.plan.test == "all" else ["dev"],
+            watch=watch,
+            needs=[str(self.study.before(name, seed).path) for name in starts],
+        )
+
+    def _training(self, run: RunDir, recipe: Recipe, **facts: Any) -> Order:
         if is_run(run.path) and run.read_recipe().model_dump(exclude={"hub"}) != recipe.model_dump(exclude={"hub"}):
             raise HftuneError(
-                f"{run.path} was made with another recipe than {self.plan.recipe or 'the defaults'} gives now",
+                f"{run.path} was made with another recipe than the study gives now",
                 hint="a study goes on with the recipe it began with; begin another one with --output",
             )
         order = {
             "action": "train",
             "path": str(run.path),
-            "setting": setting.name,
-            "seed": seed,
-            "score": ["dev", "test"] if self.plan.test == "all" else ["dev"],
+            "seed": recipe.train.seed,
             "recipe": recipe_yaml(recipe),
-            "watch": watch,
+            **facts,
         }
         with self._guard:
             self._watcher.expect(order)
@@ -111,7 +121,15 @@ class Foreman:
             return True
 
         ready = order["action"] == "train" and RunDir(Path(order["path"])).complete
-        outcome: dict[str, Any] = {"state": "ready"} if ready else hand.carry_out(order, tell)
+        lacking = [path for path in order.get("needs", ()) if not RunDir(Path(path)).complete]
+        outcome: dict[str, Any]
+        if ready:
+            outcome = {"state": "ready"}
+        elif lacking:
+            reason = f"the run it starts from is not complete: {lacking[0]}"
+            outcome = {"state": "failed", "reason": reason, "hint": "mend that one, and start the study again"}
+        else:
+            outcome = hand.carry_out(order, tell)
         if outcome["state"] == "failed":
             self.note_failure(order["setting"], order["seed"], outcome)
         with self._guard:
@@ -125,6 +143,21 @@ class Foreman:
             others = [one for one in self.failures if (one["setting"], one["seed"]) != (setting, seed)]
             self.failures = sorted([*others, failure], key=lambda one: (one["setting"], one["seed"]))
             self.study.write_failures(self.failures)
+
+    def stages(self) -> Iterator[Piece]:
+        """The runs that others start from, each a piece."""
+        orders = [
+            self._training(
+                self.study.before(name, seed),
+                stage_recipe(self.plan, name, seed),
+                setting=f"before: {name}",
+                score=["dev"],
+                watch=None,
+            )
+            for name in self.plan.before
+            for seed in self.plan.seeds
+        ]
+        return (partial(self._piece, order) for order in orders)
 
     def pieces(self) -> Iterator[Piece]:
         """The whole grid, each run a piece. Every order is made first: what is wrong is said before any work."""
@@ -180,8 +213,10 @@ def sweep(
 
             pieces = Search(foreman).pieces()
             jobs = min(jobs, plan.search)
+        stages = foreman.stages()
         crew = (hire or _workers)(study, jobs)
         try:
+            share_out(stages, crew)
             share_out(pieces, crew)
             selection = select(study)
             share_out(foreman.scoring(selection), crew)

@@ -13,6 +13,7 @@ from hftune.evaluation.significance import Estimate
 from hftune.hub.markdown import inline
 from hftune.runs.wording import baseline_name, duration, score_name
 from hftune.studies.compare import Compared, Row
+from hftune.studies.cross import crossed
 
 # What makes a spreadsheet take a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -67,11 +68,24 @@ def markdown_text(compared: Compared) -> str:
         shown = [f"{scores[split]:.4f}" if split in scores else "–" for split in compared.splits]
         lines.append(_line([f"*{baseline_name(name)}*", *shown, "", "", "", "", ""]))
     lines += ["", f"Mean ± std over seeds; the interval is that of {compared.split}, over rows and seeds."]
+    lines += _crossed(compared)
     if compared.pairs:
         lines += ["", *(f"- {inline(pair.words)}" for pair in compared.pairs)]
     if compared.notes:
         lines += ["", *(f"- {inline(note)}" for note in compared.notes)]
     return "\n".join(lines) + "\n"
+
+
+def _crossed(compared: Compared) -> list[str]:
+    """One axis against the other, where the study is such a one."""
+    cross = crossed(compared)
+    if cross is None:
+        return []
+    lines = ["", _line([inline(cross.name), *cross.columns]), _line(["---", *["---:"] * len(cross.columns)])]
+    for name, scores in cross.rows:
+        cells = [f"{score_text(one)} ({interval_text(one)})" if one is not None else "–" for one in scores]
+        lines.append(_line([inline(name), *cells]))
+    return [*lines, "", f"{compared.split.capitalize()} {score_name(compared.metric)}, with the 95 % interval."]
 
 
 def _cells(row: Row, compared: Compared) -> list[str]:

@@ -1,0 +1,45 @@
+"""A study over a number and one thing more, as a table of one against the other: labels across, methods down.
+
+Made of a comparison; shown by ``hftune.studies.tables`` and ``hftune.studies.page``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hftune.evaluation.significance import Estimate
+from hftune.studies.compare import Compared
+from hftune.studies.plots import numeric_axes
+from hftune.studies.settings import short_names, shown
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Scores by the values of two axes."""
+
+    name: str
+    """What the columns are the values of."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Estimate | None, ...]], ...]
+    """A value of the other axis, and its scores; best on dev with the smallest number first."""
+
+
+def crossed(compared: Compared) -> Cross | None:
+    """The table; None for a study that has not two axes of several values, one of them of numbers."""
+    axes = list(dict.fromkeys(axis for row in compared.rows for axis in row.values))
+    numbers = numeric_axes(compared)
+    if len(axes) != 2 or not numbers:
+        return None
+    across = numbers[0]
+    (down,) = (axis for axis in axes if axis != across)
+    columns = sorted({row.values[across] for row in compared.rows})
+    found = {(row.values[down], row.values[across]): row.scores.get(compared.split) for row in compared.rows}
+    first = [row.values[down] for row in compared.rows if row.values[across] == columns[0]]
+    names = list(dict.fromkeys([*first, *(row.values[down] for row in compared.rows)]))
+    if len(columns) < 2 or len(names) < 2:
+        return None
+    return Cross(
+        name=(short_names(axes)[across] or across).replace("_", " "),
+        columns=tuple(shown(column) for column in columns),
+        rows=tuple((shown(name), tuple(found.get((name, column)) for column in columns)) for name in names),
+    )

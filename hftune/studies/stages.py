@@ -1,0 +1,83 @@
+"""Runs that others of a study start from: trained once a seed before the grid, and named there as ``run:NAME``.
+
+Used by ``hftune.studies.plan`` for the recipes and by ``hftune.studies.sweep``, which has them carried out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from hftune.config.section import Section
+from hftune.errors import HftuneError
+from hftune.runs.group import seed_path
+from hftune.suggest import did_you_mean
+
+REFERENCE = "run:"
+FOLDER = "before"
+
+
+class Stage(Section):
+    """One run a seed that comes before the grid."""
+
+    recipe: str | None = None
+    """Its recipe: a shipped name, a path, or a run; the defaults where not given."""
+    same: tuple[str, ...] = ()
+    """Keys of the study's ``set`` that hold for it too."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys that differ from its recipe."""
+
+
+def stage_path(study: Path, stage: str, seed: int) -> Path:
+    """Where the run of a stage lies."""
+    return seed_path(study / FOLDER / stage, seed)
+
+
+def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a stage over its recipe.
+
+    Args:
+        stage: What it is.
+        name: What it is called.
+        shared: The study's ``set``.
+
+    Raises:
+        HftuneError: It shall share what the study does not state.
+    """
+    lacking = [key for key in stage.same if key not in shared]
+    if lacking:
+        raise HftuneError(
+            f"before.{name}.same names {lacking[0]}, which the study does not state below set",
+            hint=f"add --set {lacking[0]}=…, or take it out of before.{name}.same",
+        )
+    return {**{key: shared[key] for key in stage.same}, **stage.set}
+
+
+def resolved(values: Mapping[str, Any], stages: Mapping[str, Stage], study: Path, seed: int) -> dict[str, Any]:
+    """Values with every ``run:NAME`` turned into the path of that run with the same seed."""
+    return {
+        key: str(stage_path(study, _known(value, stages), seed)) if _refers(value) else value
+        for key, value in values.items()
+    }
+
+
+def needed(values: Mapping[str, Any], stages: Mapping[str, Stage]) -> list[str]:
+    """The stages that settings start from."""
+    return list(dict.fromkeys(_known(value, stages) for value in values.values() if _refers(value)))
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(REFERENCE)
+
+
+def _known(value: str, stages: Mapping[str, Stage]) -> str:
+    name = value.removeprefix(REFERENCE)
+    if name not in stages:
+        raise HftuneError(
+            f"{value} names a run that the study does not have; before it come {', '.join(stages) or 'none'}",
+            hint=did_you_mean(name, stages) or "state it below before",
+        )
+    return name
