@@ -57,6 +57,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "boolq": Entry("hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or all", TRAIN),
     "predict": Entry("hftune.cli.predict:predict", "Label texts, or answer questions", USE),
+    "generate": Entry("hftune.cli.generate:generate", "Let a language model go on from prompts", USE),
     "evaluate": Entry(
         "hftune.cli.evaluate:evaluate",
         "Score a run, a folder or a Hub model on one split of any data that suits it",
@@ -64,7 +65,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "baseline": Entry(
         "hftune.cli.baseline:baseline",
-        "Score the majority label and TF-IDF + logistic regression, or one answer to all questions",
+        "Score simple systems on dev and test",
         USE,
     ),
     "compare": Entry(
@@ -77,6 +78,7 @@ COMMANDS: dict[str, Entry] = {
     "lab": Entry("hftune.cli.lab:app", "Run experiments on what attention can and can't do", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
     "data": Entry("hftune.cli.data:app", "List, look at, check and make datasets", PREPARE),
+    "tokenizer": Entry("hftune.cli.tokenizer:app", "Learn a tokenizer from text, and look at one", PREPARE),
     "doctor": Entry(
         "hftune.cli.doctor:doctor", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE
     ),

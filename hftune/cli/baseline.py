@@ -1,7 +1,8 @@
-"""``hftune baseline``: what the majority label, a bag of words or one fixed answer score, before any model is trained.
+"""``hftune baseline``: what simple systems score, before any model is trained: labels, questions or text.
 
 hftune baseline --data reviews
 hftune baseline --data births --answer London
+hftune baseline --corpus prose --set model.vocab_size=1000
 """
 
 from __future__ import annotations
@@ -26,9 +27,23 @@ Answer = Annotated[
 ]
 
 
+Corpus = Annotated[
+    str | None,
+    typer.Option(
+        "--corpus",
+        "-c",
+        metavar="NAME|PATH",
+        help="Score counting tokens and pairs of them on this text.",
+        show_default=False,
+    ),
+]
+
+
 def baseline(
     data: options.Data = None,
+    corpus: Corpus = None,
     answer: Answer = None,
+    tokenizer: options.Tokenizer = None,
     labels: options.Labels = None,
     text_column: options.TextColumn = None,
     pair_column: options.PairColumn = None,
@@ -36,14 +51,15 @@ def baseline(
     sets: options.Set = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score the majority label and TF-IDF + logistic regression, or one answer to all questions, on dev and test."""
-    from hftune.data.questions import EMBEDDED
-
+    """Score simple systems on dev and test: majority and TF-IDF for labels, one answer for questions, pairs for text."""
+    if corpus is not None and data is not None:
+        raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     recipe = options.resolve(
         None,
         sets,
-        task="answer" if answer is not None or data in EMBEDDED else "classify",
-        data=data,
+        task=_task(data, corpus, answer),
+        data=data or corpus,
+        tokenizer=tokenizer,
         labels=labels,
         text_column=text_column,
         pair_column=pair_column,
@@ -73,3 +89,16 @@ def baseline(
     for note in facts.notes:
         say(note, style="dim")
     out().print(score_table(result))
+
+
+def _task(data: str | None, corpus: str | None, answer: str | None) -> str:
+    """The kind of task whose baselines are meant: as the flags say, or as an embedded name can only mean."""
+    if corpus is not None:
+        return "clm"
+    if answer is not None:
+        return "answer"
+    from hftune.data.corpus import CORPORA
+    from hftune.data.questions import EMBEDDED
+
+    kinds = {**dict.fromkeys(CORPORA, "clm"), **dict.fromkeys(EMBEDDED, "answer")}
+    return kinds.get(data or "", "classify")

@@ -34,6 +34,7 @@ FLAGS: dict[str, str] = {
     "text_column": "data.text_column",
     "pair_column": "data.pair_column",
     "label_column": "data.label_column",
+    "tokenizer": "model.tokenizer",
     "trust_remote_code": "model.trust_remote_code",
     "allow_pickle": "model.allow_pickle",
     "unlabeled": "data.unlabeled",
@@ -75,6 +76,10 @@ RecipeName = Annotated[
 Model = Annotated[
     str | None,
     option(_WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
+]
+Tokenizer = Annotated[
+    str | None,
+    option(_WHAT, "NAME", "Tokenizer to use instead of the model's own: a Hub id or a folder.", "--tokenizer"),
 ]
 Data = Annotated[
     str | None,

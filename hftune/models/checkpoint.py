@@ -54,6 +54,12 @@ def locate(name: str) -> str:
     return name
 
 
+def locate_tokenizer(name: str) -> str:
+    """The same for a tokenizer, which may lie in a folder of its own, with no model beside it."""
+    own = any((Path(name) / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
+    return name if own else locate(name)
+
+
 def ask_first(location: str, section: ModelSection) -> None:
     """One quick question before the loaders ask theirs: each would try for long where the Hub does not answer."""
     if Path(location).is_dir() or constants.HF_HUB_OFFLINE:

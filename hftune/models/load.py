@@ -20,7 +20,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models import mingpt
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, locate, locate_tokenizer, refuse_pickle
 from hftune.models.presets import preset, refuse_other_head
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
     if section.from_scratch and section.tokenizer is None:
         return preset(section).train_tokenizer(texts, section.vocab_size)
     source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
-    location = locate(source.name)
+    location = locate_tokenizer(source.name)
     ask_first(location, source)
     mingpt.register()
     with explained(source):

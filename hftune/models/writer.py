@@ -115,18 +115,30 @@ class Writer:
         *,
         samples: int = 1,
         batch_size: int = 16,
+        first: int = 0,
+        first_sample: int = 0,
         told: Told | None = None,
     ) -> list[list[Continuation]]:
         """So many continuations of each prompt, in the order given.
+
+        Args:
+            prompts: What to go on from.
+            sampling: How.
+            samples: Continuations of each prompt.
+            batch_size: Continuations that are written together.
+            first: Number of the first prompt, on which its draws depend.
+            first_sample: Number of the first continuation, likewise.
+            told: Hears of each new token.
 
         Raises:
             HftuneError: A prompt does not fit, or can't be told in this vocabulary.
         """
         sampling.check()
         rows: list[_Row] = []
-        for number, prompt in enumerate(prompts):
+        for number, prompt in enumerate(prompts, start=first):
             ids = self._encoded(prompt, sampling)
-            rows += [_Row(prompt, ids, Random(f"{sampling.seed}:{number}:{sample}"), []) for sample in range(samples)]
+            for sample in range(first_sample, first_sample + samples):
+                rows.append(_Row(prompt, ids, Random(f"{sampling.seed}:{number}:{sample}"), []))
         was_training = self.model.training
         self.model.eval()
         try:

@@ -167,6 +167,7 @@ class CausalLanguageModel:
         """Score the saved model on each split, and let it write."""
         section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
         model, tokenizer, facts = load_saved_lm(str(folder), section)
+        self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         scores, sizes = {}, {}
         for split in splits:
             scores[split], packed = score_split(
