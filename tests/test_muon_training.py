@@ -73,3 +73,24 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
     ):
         with pytest.raises(HftuneError, match=said):
             load_recipe(None, {"model.name": "scratch:bert-tiny", **idle})
+
+
+@pytest.mark.parametrize(
+    ("decay", "rates"),
+    [
+        (0.5, [0.0, 0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]),  # of 8: 2 of warm-up, 4 that fall to zero
+        (3, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 2 / 3, 1 / 3, 0.0, 0.0]),
+        (99, [0.0, 0.5, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0, 0.0]),
+    ],
+    ids=["a share", "a number", "longer than there is"],
+)
+def test_how_long_hold_lets_the_rate_fall(tmp_path: Path, decay: float, rates: list[float]) -> None:
+    trainer = Case(tmp_path, {"schedule": "hold", "decay": decay, "warmup": 2}).trainer()
+    trainer.create_optimizer()
+    schedule = trainer.create_scheduler(8)
+    found = []
+    for _ in rates:
+        found.append(schedule.get_last_lr()[0] / 5e-3)
+        trainer.optimizer.step()
+        schedule.step()
+    assert found == pytest.approx(rates)
