@@ -31,10 +31,6 @@ UNFINISHED = "\ufffd"
 _HOW = "How tokens are chosen"
 
 
-def _flag(kind: Any, name: str, metavar: str | None, text: str) -> Any:
-    return Annotated[kind, options.option(_HOW, metavar, text, name)]
-
-
 Prompt = Annotated[
     list[str] | None,
     typer.Option("--prompt", "-p", metavar="TEXT", help="What to go on from; may be given often.", show_default=False),
@@ -47,18 +43,31 @@ OutputFile = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write jsonl here, not to the terminal.", show_default=False),
 ]
-MaxNewTokens = _flag(
-    int | None, "--max-new-tokens", "N", "Most new tokens; 100, or what fits into the context, where not given."
-)
-Temperature = _flag(
-    float | None, "--temperature", "X", "Draw tokens, flattened above 1 and sharpened below; the likeliest otherwise."
-)
-TopK = _flag(int | None, "--top-k", "N", "Draw among the N likeliest tokens.")
-TopP = _flag(float | None, "--top-p", "P", "Draw among the likeliest tokens that together have this probability.")
-Penalty = _flag(float, "--repetition-penalty", "X", "Above 1, tokens that have occurred become less likely.")
+MaxNewTokens = Annotated[
+    int | None,
+    options.option(
+        _HOW, "N", "Most new tokens; 100, or what fits into the context, where not given.", "--max-new-tokens"
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    options.option(
+        _HOW, "X", "Draw tokens, flattened above 1 and sharpened below; the likeliest otherwise.", "--temperature"
+    ),
+]
+TopK = Annotated[int | None, options.option(_HOW, "N", "Draw among the N likeliest tokens.", "--top-k")]
+TopP = Annotated[
+    float | None,
+    options.option(_HOW, "P", "Draw among the likeliest tokens that together have this probability.", "--top-p"),
+]
+Penalty = Annotated[
+    float, options.option(_HOW, "X", "Above 1, tokens that have occurred become less likely.", "--repetition-penalty")
+]
 Samples = Annotated[int, typer.Option("--samples", "-n", metavar="N", min=1, help="Continuations of each prompt.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the draws.")]
-Sliding = _flag(bool, "--sliding-window", None, "Go on with the latter half of the context when it is full.")
+Sliding = Annotated[
+    bool, options.option(_HOW, None, "Go on with the latter half of the context when it is full.", "--sliding-window")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Continuations that are written together.")]
 
 

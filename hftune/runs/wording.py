@@ -13,6 +13,8 @@ SCORE_NAMES = {
     "ece": "ECE",
     "loss": "loss",
     "perplexity": "perplexity",
+    "word_perplexity": "word perplexity",
+    "bits_per_byte": "bits per byte",
     "exact_match": "exact match",
     "aurc": "AURC",
 }
@@ -21,6 +23,8 @@ BASELINE_NAMES = {
     "tfidf": "bag of words",
     "constant": "constant answer",
     "uniform": "uniform guess",
+    "unigram": "unigram counts",
+    "bigram": "bigram counts",
 }
 # What could steer a reader's eye or screen reader: control characters, direction overrides, invisible marks. The two
 # joiners stay, which emoji and some scripts need.

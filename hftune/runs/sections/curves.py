@@ -60,6 +60,8 @@ def _masked_loss(facts: RunFacts) -> Picture | None:
 
 def _score(facts: RunFacts) -> Picture | None:
     metric = facts.main_metric
+    if metric == "loss" and any("bits_per_byte" in row for row in facts.history):
+        metric = "perplexity"  # of a language model, whose loss is its logarithm
     if metric is None or metric == "loss":
         return None
     references = [
