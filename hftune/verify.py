@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hftune.errors import RunFailed
+
+STAND = "--stand"
+_STANDING: list[subprocess.Popen[str]] = []
+"""The process that proofs are forked from, where one is kept; see ``standing``."""
 
 TOLERANCE = 1e-4
 """Largest difference of any output, relative to its size: another batch shape may round differently, no more."""
@@ -50,12 +56,57 @@ def fresh_outputs(
             "trust_remote_code": trust_remote_code,
         }
     )
+    answered = _ask_standing(request) if _STANDING else _ask_new(request)
+    if "error" in answered:
+        raise _failed(folders[0], f"a fresh process can't load it: {answered['error']}")
+    answer: list[Any] = answered["outputs"]
+    return answer
+
+
+def _ask_new(request: str) -> dict[str, Any]:
     command, environment = fresh_process("hftune.verify")
     outcome = subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
     if outcome.returncode != 0:
-        reason = outcome.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise _failed(folders[0], f"a fresh process can't load it: {reason[0]}")
-    answer: list[Any] = json.loads(outcome.stdout.splitlines()[-1])["outputs"]
+        return {"error": (outcome.stderr.strip().splitlines()[-1:] or ["no message"])[0]}
+    answer: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    return answer
+
+
+@contextmanager
+def standing() -> Iterator[None]:
+    """Keep a process at hand that has imported everything and nothing more: each proof is then a fork of it.
+
+    A study proves a hundred models, and importing takes longer than loading one. What is forked has trained nothing and
+    has seen no other model. Where a system can't fork, each proof starts from the beginning.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    command, environment = fresh_process("hftune.verify")
+    with subprocess.Popen(
+        [*command, STAND], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        _STANDING.append(process)
+        try:
+            yield
+        finally:
+            _STANDING.remove(process)
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _ask_standing(request: str) -> dict[str, Any]:
+    process = _STANDING[-1]
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(request + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+    # One that was killed, for want of memory say, must not fail the runs that come after.
+    answer: dict[str, Any] = json.loads(line) if line else _ask_new(request)
     return answer
 
 
@@ -95,6 +146,30 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": [task.reload_outputs(Path(folder), request["probe"], trusted) for folder in request["folders"]]}
 
 
+def stand() -> None:
+    """Answer one request a line, each in a fork; runs in the standing process, which computes nothing itself."""
+    import hftune.tasks  # noqa: F401  so that no fork has to
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the end is that of standard input
+    for line in sys.stdin:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            try:
+                answer = answer_request(json.loads(line))
+            except Exception as error:
+                answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            with os.fdopen(writing, "w") as channel:
+                channel.write(json.dumps(answer))
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as channel:
+            said = channel.read()
+        os.waitpid(child, 0)
+        print(said.replace("\n", " ") or json.dumps({"error": "it ended without a word"}), flush=True)
+
+
 def _failed(folder: Path, what: str) -> RunFailed:
     return RunFailed(
         f"the saved model {folder} is not the model that was trained: {what}",
@@ -103,4 +178,7 @@ def _failed(folder: Path, what: str) -> RunFailed:
 
 
 if __name__ == "__main__":
-    print(json.dumps(answer_request(json.loads(sys.stdin.read()))))
+    if STAND in sys.argv:
+        stand()
+    else:
+        print(json.dumps(answer_request(json.loads(sys.stdin.read()))))

@@ -1,7 +1,7 @@
 """What flags and ``--set`` change in a recipe's settings. Used by ``load``.
 
 A whole section as a value is merged into the section; a whole setting is replaced. Where a ``kind`` changes,
-the file's other settings of that section are left out: they belong to another kind.
+the file's other settings of that section are left out where they belong to another kind.
 """
 
 from __future__ import annotations
@@ -120,13 +120,21 @@ def _without_anothers_rate(
 
 
 def _of_the_same_kind(section: str, below: dict[str, Any], was: Any, now: Any) -> dict[str, Any]:
-    """The file's settings, where they still belong to the kind that the section has now."""
+    """The file's settings, where they still belong to the kind that the section has now.
+
+    Of two kinds where one is the other and more (joint data are labelled data), what both have is kept.
+    """
     if was == now:
         return below
-    left_out = sorted(set(below) - {"kind"})
+    known = section_kinds(section)
+    mine, other = (known.get(kind) if isinstance(kind, str) else None for kind in (now, was))
+    kept: dict[str, Any] = {}
+    if mine is not None and other is not None and (issubclass(mine, other) or issubclass(other, mine)):
+        kept = {key: value for key, value in below.items() if key != "kind" and key in mine.model_fields}
+    left_out = sorted(set(below) - {"kind"} - kept.keys())
     if left_out:
         logger.info("%s.kind is now %s: the recipe's %s for %s left out", section, now, ", ".join(left_out), was)
-    return {}
+    return kept
 
 
 def _onto(

@@ -25,6 +25,7 @@ from hftune.quiet import quiet_libraries
 from hftune.runs.directory import RunDir
 from hftune.studies.news import NewRows
 from hftune.training.progress import Silent
+from hftune.verify import standing
 
 Say = Callable[[Mapping[str, Any]], bool]
 """Takes news; False where the run shall end there and then."""
@@ -145,10 +146,11 @@ def serve() -> None:
 
     threading.Thread(target=inbox.read, daemon=True).start()
     quiet_libraries()
-    while (order := inbox.orders.get()) is not None:
-        outcome = run_order(order, say)
-        inbox.carried_out += 1
-        say({"outcome": outcome})
+    with standing():
+        while (order := inbox.orders.get()) is not None:
+            outcome = run_order(order, say)
+            inbox.carried_out += 1
+            say({"outcome": outcome})
 
 
 if __name__ == "__main__":
