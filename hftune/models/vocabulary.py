@@ -24,6 +24,9 @@ INSIDE = "##"
 DIGITS = 6
 """Digits of a Unigram score that are kept: later ones depend on the order of a hash table."""
 
+STEP = 1e-4
+"""How far apart the library puts the scores of characters that are no likely piece."""
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -219,13 +222,16 @@ def _refuse_small(learning: Learning, least: int) -> None:
 def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
     """Unigram pieces from likely to unlikely, the same each time.
 
-    Characters that are no likely piece get scores below all others, one by one, in the order of a hash table; here
-    they get the same scores in the order of the alphabet.
+    Characters that are no likely piece get scores below all others, each 0.0001 lower than the last, in the order of a
+    hash table; here they get the same scores in the order of the alphabet.
     """
-    lowest = min((score for piece, score in scores.items() if len(piece) > 1), default=0.0)
-    rare = sorted(piece for piece, score in scores.items() if score < lowest)
-    below = sorted((scores[piece] for piece in rare), reverse=True)
-    ordered = {**scores, **dict(zip(rare, below, strict=True))}
+    single = sorted((score, piece) for piece, score in scores.items() if len(piece) == 1)
+    rare = single[:1]
+    for score, piece in single[1:]:
+        if score - rare[-1][0] < 1.1 * STEP:
+            rare.append((score, piece))
+    below = sorted((score for score, _ in rare), reverse=True)
+    ordered = {**scores, **dict(zip(sorted(piece for _, piece in rare), below, strict=True))}
     return sorted(ordered.items(), key=lambda item: (-item[1], item[0]))
 
 

@@ -1,0 +1,110 @@
+"""Text as a stream: documents in pieces, whatever their length; counts, splits and fingerprints that hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hftune.config.data import CorpusData
+from hftune.data import pieces
+from hftune.data.stream import stream_corpus
+from hftune.errors import HftuneError
+
+TEXT = "one two\nthree\n\n \nfour five six\r\nlast é"
+
+
+def documents(path: Path, cut: str, **settings: str) -> list[str]:
+    found, held = [], ""
+    for text, ends in pieces.file_pieces(path, CorpusData(name=str(path), **settings), cut):
+        held += text
+        if ends:
+            found.append(held)
+            held = ""
+    assert not held, "the last document ends"
+    return found
+
+
+@pytest.mark.parametrize("piece", [4, 1 << 20])
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        ("lines", ["one two", "three", "four five six", "last é"]),
+        ("paragraphs", ["one two\nthree", "four five six\nlast é"]),
+        ("file", [TEXT]),
+    ],
+)
+def test_documents_are_whole_however_small_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, cut: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE", piece)
+    monkeypatch.setattr(pieces, "READ", 3)  # cuts é in two
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert documents(path, cut) == expected
+
+
+def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("word " * 500_000 + "end", encoding="utf-8")
+    found = list(pieces.file_pieces(path, CorpusData(name=str(path)), "lines"))
+    assert len(found) == 3 and max(len(one.text) for one in found) <= pieces.PIECE
+    assert "".join(one.text for one in found) == path.read_text(encoding="utf-8")
+    corpus = stream_corpus(CorpusData(name=str(path), dev_share=0.0))
+    assert corpus.facts["train"].words == 500_001, "a cut goes through no word"
+
+
+def test_tables_stream_their_text_column(tmp_path: Path) -> None:
+    rows = [{"id": 1, "text": "first"}, {"id": 2, "text": None}, {"id": 3, "text": "third\nline"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
+    for name in ("a.jsonl", "a.parquet", "a.json"):
+        assert documents(tmp_path / name, "lines") == ["first", "third\nline"], name
+    with pytest.raises(HftuneError, match="expected text in the column"):
+        documents(tmp_path / "a.jsonl", "lines", text_column="id")
+
+
+def test_sizes_are_those_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("one two\ncafé\n", encoding="utf-8")
+    (tmp_path / "valid.txt").write_text("three\n", encoding="utf-8")
+    corpus = stream_corpus(CorpusData(name=str(tmp_path), dev_share=0.1))
+    assert list(corpus.splits) == ["train", "dev"]
+    assert corpus.facts["train"].as_dict() == {"documents": 2, "bytes": 12, "words": 3}
+    whole = stream_corpus(CorpusData(name=str(tmp_path), dev_share=0.1, documents="file"))
+    assert whole.facts["train"].bytes == (tmp_path / "train.txt").stat().st_size
+    assert whole.facts["train"].fingerprint != corpus.facts["train"].fingerprint
+
+
+def test_dev_is_held_out_by_document_and_seed(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"document {row // 2}\n" for row in range(400)), encoding="utf-8")
+
+    def split(seed: int) -> tuple[list[str], list[str]]:
+        corpus = stream_corpus(CorpusData(name=str(path), dev_share=0.1, split_seed=seed))
+        return list(corpus.splits["train"].texts()), list(corpus.splits["dev"].texts())
+
+    train, dev = split(0)
+    assert len(train) + len(dev) == 400 and len(dev) == 40, "20 of 200 different documents, each twice"
+    assert not set(train) & set(dev)
+    assert split(0) == (train, dev) and split(1)[1] != dev
+    remembered = stream_corpus(CorpusData(name=str(path), dev_share=0.0))
+    assert remembered.dev_is_train and remembered.facts["train"].documents == 400
+
+
+def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("only one line", encoding="utf-8")
+    with pytest.raises(HftuneError, match="too few different documents"):
+        stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+    path.write_bytes(b"fine\n" * 300_000 + b"bad \xff byte")
+    with pytest.raises(HftuneError, match="line 300001"):
+        stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{oops\n', encoding="utf-8")
+    with pytest.raises(HftuneError, match="line 2: not valid JSON"):
+        stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), dev_share=0.1))
+    with pytest.raises(HftuneError, match="no file or folder"):
+        stream_corpus(CorpusData(name=str(tmp_path / "nowhere.txt"), dev_share=0.1))

@@ -1,0 +1,133 @@
+"""Tokenizers learned from text: exact, deterministic, refused in words; and the commands that make and show them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hftune.errors import HftuneError
+from hftune.models.vocabulary import KINDS, Learning, end_of_text, train_vocabulary
+from hftune.models.vocabulary_facts import compression, longest_tokens, split_text
+
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
+    """Byte-level BPE as AutoTokenizer gives it back."""
+    folder = tmp_path_factory.mktemp("bpe")
+    train_vocabulary("bpe", lambda: TEXTS, Learning(280, special=("<|user|>",))).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@given(st.text())
+@example("<|endoftext|><|pad|><|user|>")
+@example("  two\n\n\tblanks\u00a0\u2028 and \x00 nothing\r\n")
+@example("e\u0301 é 漢字 👩‍👩‍👧 \U0010ffff")
+@settings(max_examples=150, deadline=None)
+def test_any_text_comes_back_exactly(saved: PreTrainedTokenizerFast, text: str) -> None:
+    ids = saved(text)["input_ids"]
+    assert saved.decode(ids) == text
+    assert not set(ids) & set(saved.all_special_ids), "text is never taken for a mark"
+
+
+def test_the_saved_tokenizer_has_what_was_asked_for(saved: PreTrainedTokenizerFast) -> None:
+    assert len(saved) == 280
+    assert saved.eos_token == saved.bos_token == "<|endoftext|>" and saved.pad_token == "<|pad|>"
+    assert saved.convert_tokens_to_ids("<|user|>") == 2
+    assert end_of_text(saved, "it") == saved.convert_tokens_to_ids("<|endoftext|>") == 0
+    assert split_text(saved, "the cat") == ["the", " cat"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_text_gives_the_same_ids_in_any_process(kind: str) -> None:
+    size = {"bpe": 275, "wordpiece": 60, "unigram": 40}[kind]
+    here = train_vocabulary(kind, lambda: TEXTS, Learning(size), exact=False)
+    code = (
+        "import sys\nfrom hftune.models.vocabulary import Learning, train_vocabulary\n"
+        f"made = train_vocabulary({kind!r}, lambda: {TEXTS!r}, Learning({size}), exact=False)\n"
+        "sys.stdout.write(made.backend_tokenizer.to_str())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == json.loads(here.backend_tokenizer.to_str())
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "texts", "said", "hint"),
+    [
+        ("bpe", 200, TEXTS, "256 bytes", "258"),
+        ("bpe", 9000, TEXTS, "different tokens to give", "or fewer"),
+        ("bpe", 400, [], "no text", "you meant"),
+        ("bpe", 400, ["  \n"], "no text", "you meant"),
+        ("unigram", 10, TEXTS, "different characters", "or more"),
+        ("wordpiece", 9, TEXTS, "different characters", "or more"),
+        ("wordpeice", 400, TEXTS, "no tokenizer of the kind", "wordpiece"),
+    ],
+)
+def test_what_can_not_be_learned_is_said(kind: str, size: int, texts: list[str], said: str, hint: str) -> None:
+    with pytest.raises(HftuneError) as caught:
+        train_vocabulary(kind, lambda: texts, Learning(size))
+    assert said in caught.value.message and hint in caught.value.hint
+
+
+def test_special_tokens_are_told_apart() -> None:
+    for special in (("<|pad|>",), ("<a>", "<a>"), ("",)):
+        with pytest.raises(HftuneError, match="special tokens"):
+            train_vocabulary("bpe", lambda: TEXTS, Learning(300, special=special), exact=False)
+
+
+def test_compression_counts_bytes_tokens_and_unknown_ones(saved: PreTrainedTokenizerFast) -> None:
+    found = compression(saved, ["the cat", "é"])
+    assert (found.bytes, found.tokens, found.unknown, found.whole) == (9, 2 + len(saved("é")["input_ids"]), 0, True)
+    assert found.bytes_per_token == 9 / found.tokens
+    pieces = train_vocabulary("unigram", lambda: TEXTS, Learning(40), exact=False)
+    assert compression(pieces, ["the ☃ cat"]).unknown == 1
+    assert longest_tokens(saved, 1)[0].strip() in "the cat sat on the mat the dog sat on the log"
+
+
+def test_a_model_without_an_end_of_text_is_refused() -> None:
+    with pytest.raises(HftuneError, match="end-of-text") as caught:
+        end_of_text(train_vocabulary("wordpiece", lambda: TEXTS, Learning(60), exact=False), "x")
+    assert "--kind bpe" in caught.value.hint
+
+
+def test_the_command_learns_shows_and_overwrites_nothing(
+    here: Path, hftune: Callable[..., tuple[int, str, str]]
+) -> None:
+    (here / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
+    asked = ("tokenizer", "train", "--corpus", "text.jsonl", "--vocab-size", "270", "--output", "mine")
+    code, out, err = hftune(*asked, "--special", "<|user|>", "--sample", "the cat", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["vocabulary"] == 270 and "<|user|>" in told["special_tokens"]
+    assert told["compression"]["train"]["unknown_rate"] == 0.0
+    assert told["compression"]["train"]["bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert "".join(told["sample"]["tokens"]) == "the cat"
+    assert AutoTokenizer.from_pretrained(here / "mine").vocab_size == 270
+    assert sorted(path.name for path in here.iterdir()) == ["mine", "text.jsonl"], "nothing else is left"
+    code, _, err = hftune(*asked)
+    assert code == 2 and "already there" in err
+    code, out, _ = hftune("tokenizer", "show", "mine", "the cat", "--corpus", "text.jsonl")
+    assert code == 0 and "bytes a token" in out and "│" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "no text"), (b"\x89PNG\r\n\x1a\n\x00", "binary"), (b"caf\xe9 " * 50, "not UTF-8"), (b" \n \n", "no text")],
+    ids=["empty", "binary", "latin1", "blank"],
+)
+def test_text_that_is_none_is_said(
+    here: Path, hftune: Callable[..., tuple[int, str, str]], content: bytes, said: str
+) -> None:
+    (here / "text.txt").write_bytes(content)
+    code, _, err = hftune("tokenizer", "train", "--corpus", "text.txt", "--vocab-size", "300", "--output", "mine")
+    assert code == 2 and said in err and not (here / "mine").exists(), err
