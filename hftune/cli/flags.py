@@ -55,6 +55,7 @@ class Typed:
 SHARED: dict[str, Any] = {
     "recipe": options.RecipeName,
     "model": options.Model,
+    "tokenizer": options.Tokenizer,
     "data": options.Data,
     "method": options.Method,
     "merge": options.Merge,

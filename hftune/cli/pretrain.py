@@ -28,6 +28,7 @@ class Defaults(NamedTuple):
 OBJECTIVES = {
     "span": Defaults("pretrain/births-span", "pretrain/span"),
     "clm": Defaults("pretrain/prose-clm", None),
+    "mlm": Defaults("pretrain/reviews-mlm", None),
 }
 """What can be learned from text alone, by task kind."""
 
@@ -36,8 +37,8 @@ Objective = Annotated[
     typer.Option(
         "--objective",
         metavar="|".join(OBJECTIVES),
-        help="What is learned: span (write what was taken out) or clm (write what comes next). The recipe's, or span, "
-        "where not given.",
+        help="What is learned: span (write what was taken out), clm (write what comes next), both with a GPT, or mlm "
+        "(fill in masked words, with a BERT). The recipe's, or span, where not given.",
         rich_help_panel="What is trained",
         show_default=False,
     ),

@@ -1,0 +1,231 @@
+"""``hftune joint`` and the masked language model alone, from data to artefact, and what both refuse before training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from hftune.config import load_recipe
+from hftune.config.data import CorpusData, JointData
+from hftune.config.model import ModelSection
+from hftune.config.task import JointTask
+from hftune.data import load_joint, load_texts
+from hftune.data.unlabelled import seen_among
+from hftune.errors import HftuneError
+from hftune.evaluation.masked import masked_scores, unigram_scores
+from hftune.files import read_json, read_jsonl
+from hftune.hub.contents import published_files
+from hftune.models.load import load_sequence_classifier
+from hftune.models.masked import load_joint as load_joint_model
+from hftune.pipeline import Job, assemble
+from hftune.runs.directory import RunDir
+from hftune.training import fit
+from hftune.training.progress import Silent
+
+Run = Callable[..., tuple[int, str, str]]
+LINES = 30
+
+
+def plain_lines(count: int = LINES, seed: int = 7) -> list[str]:
+    return [f"{text}, quite" for _, text in tiny.rows(count, seed)]
+
+
+@pytest.fixture
+def folder(here: Path) -> Path:
+    tiny.csv_folder(here / "data")
+    (here / "more.txt").write_text("\n".join(plain_lines()), encoding="utf-8")
+    return here
+
+
+SETTINGS: dict[str, Any] = {
+    "data.name": "data",
+    "model.vocab_size": 300,
+    "train.max_steps": 4,
+    "train.eval_steps": 2,
+    "train.batch_size": 8,
+    "train.log_steps": 1,
+}
+
+
+def trained(kind: str, folder: Path, **changes: Any) -> Job:
+    """A training without scores and proof."""
+    recipe = load_recipe(None, {**SETTINGS, "task.kind": kind, **changes})
+    job = assemble(recipe, RunDir(folder), Silent())
+    fit(job.trainer)
+    return job
+
+
+def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hftune: Run) -> None:
+    leaked = tiny.rows(16, 2)[3][1].upper()
+    (folder / "more.txt").write_text("\n".join([*plain_lines(), f"so {leaked}", r"a line\nbreak"]), encoding="utf-8")
+    flags = ("--unlabeled", "more.txt", "--mlm-alpha", "0.5", "--mlm-batch-size", "4", "--output", "run", "--json")
+    code, out, err = hftune("joint", "--data", "data", *tiny.QUICK, *flags, "--set", "train.log_steps=2")
+    assert code == 0, err
+    assert "1 of the 16 test texts stand in the unlabelled text" in err
+    metrics = json.loads(out)
+    assert metrics["verified"] and metrics["task"] == "joint"
+    assert metrics["data"]["rows"] == {"train": 40, "dev": 16, "test": 16, "unlabelled": LINES + 2}
+    rows = [row for row in read_jsonl(folder / "run/history.jsonl") if "split" not in row]
+    for row in rows:
+        assert row["loss"] == pytest.approx(row["classification_loss"] + 0.5 * row["mlm_loss"], rel=1e-5)
+    assert {path.name for path in (folder / "run/plots").iterdir()} >= {"loss.png", "mlm-loss.png"}
+    model = folder / "run/model"
+    assert {path.name for path in (model / "mlm").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert read_json(model / "config.json")["architectures"] == ["BertForSequenceClassification"]
+    assert {f"mlm/{path.name}" for path in (model / "mlm").iterdir()} <= published_files(model)[0].keys()
+    said = pipeline("text-classification", model=str(model))("the food was great")[0]
+    assert said["label"] in ("good", "bad")
+    filled = pipeline("fill-mask", model=str(model / "mlm"))("the food was [MASK] on day 3")
+    assert len(filled) == 5
+
+    _, info = AutoModelForMaskedLM.from_pretrained(model / "mlm", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    again = load_joint_model(ModelSection(name="run"), tokenizer, ("bad", "good"))
+    assert again.fresh_modules == (), "training goes on with both heads"
+    head = load_file(model / "mlm/model.safetensors")
+    for name, value in again.model.mlm_head.state_dict().items():
+        kept = head.get(f"cls.{name}", value if "decoder" in name else None)
+        assert torch.equal(value, kept), name
+
+
+def test_a_weight_of_0_is_classification_bit_for_bit(folder: Path) -> None:
+    plain = trained("classify", folder / "plain")
+    none = trained("joint", folder / "none", **{"data.unlabeled": "more.txt", "task.mlm_alpha": 0.0})
+    some = trained("joint", folder / "some", **{"data.unlabeled": "more.txt", "task.mlm_alpha": 0.5})
+    expected, got = plain.applied.model.state_dict(), none.applied.model.state_dict()
+    assert expected.keys() == got.keys()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+    assert any("plain classification" in note for note in none.facts.notes)
+    histories = [(folder / name / "history.jsonl").read_text() for name in ("plain", "none", "some")]
+    timeless = [[{**row, "seconds": 0} for row in map(json.loads, text.splitlines())] for text in histories]
+    assert timeless[0] == timeless[1] != timeless[2]
+    assert len(some.tokenizer) > len(plain.tokenizer), "a scratch vocabulary knows the unlabelled words"
+
+
+def test_two_stages(folder: Path) -> None:
+    first = trained("mlm", folder / "mlm", **{"data.name": "more.txt", "task.max_length": 16})
+    assert isinstance(first.facts.rows["dev"], int)
+    model = folder / "saved"
+    first.task.save(first.applied.model, first.tokenizer, first.data, model)
+    probe = first.task.probe(first.data)
+    expected = first.task.outputs(first.applied.model, first.tokenizer, probe)["mlm"]
+    assert np.allclose(first.task.reload_outputs(model, probe, False)["mlm"], expected, rtol=1e-5)
+    evaluation = first.task.evaluate(model, first.data, ["dev"], Silent())
+    assert set(evaluation.splits["dev"]) == {"loss", "perplexity", "accuracy"}
+    history = read_jsonl(folder / "mlm/history.jsonl")
+    scored = [row for row in history if row.get("split") == "dev"]
+    assert min(row["perplexity"] for row in scored) == pytest.approx(evaluation.splits["dev"]["perplexity"], rel=1e-4)
+    assert first.task.baselines(first.data, ["dev"])["unigram"]["dev"]["perplexity"] < 300
+
+    section = ModelSection(name=str(model))
+    second = load_sequence_classifier(section, first.tokenizer, ("bad", "good")).model
+    weights = load_file(model / "model.safetensors")
+    shared = [name for name in second.state_dict() if name in weights]
+    assert len(shared) > 30 and all(torch.equal(second.state_dict()[name], weights[name]) for name in shared)
+    both = load_joint_model(section, first.tokenizer, ("bad", "good"))
+    assert "cls" not in both.fresh_modules, "the head is the first stage's"
+    dense = "cls.predictions.transform.dense.weight"
+    assert torch.equal(both.model.state_dict()[dense], weights[dense])
+    plain = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2)
+    assert type(plain).__name__ == "BertForSequenceClassification"
+
+
+def test_texts_of_labelled_data(folder: Path) -> None:
+    corpus = load_texts(CorpusData(name="data", documents="labelled", dev_share=0.1))
+    assert [len(part) for part in (corpus.train, corpus.dev, corpus.test or ())] == [40, 16, 16]
+    assert corpus.train[0] == tiny.rows(1, 0)[0][1]
+    reviews = load_texts(CorpusData(name="reviews", dev_share=0.1))
+    assert (len(reviews.train), len(reviews.dev)) == (5000, 500)
+    assert not any("\\n" in text for text in reviews.train), "a spelled line break is one"
+
+
+def test_which_unlabelled_texts() -> None:
+    everything = load_joint(JointData(name="reviews", labels=50))
+    assert len(everything.train) == 50 and len(everything.unlabelled.texts) == 5000
+    assert everything.leaks() == {}
+    own = load_joint(JointData(name="reviews", labels=50, unlabeled="train"))
+    assert len(own.unlabelled.texts) == 4000, "all training texts, whatever data.labels says"
+    few = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=100)).unlabelled.texts
+    fewer = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=20)).unlabelled.texts
+    assert len(few) == 100 and set(fewer) < set(few) < set(everything.unlabelled.texts)
+
+
+def test_seen_among() -> None:
+    others = ["The food  was great, really.", "nothing here", "good"]
+    texts = ["the FOOD was great, really", "good", "goo", "nothing here good", "the food was great, reall"]
+    # The third is too short to be looked for inside others; the fourth stands across two of them.
+    assert seen_among(texts, others) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (("--unlabeled", "empty.txt"), "is empty", "holds"),
+        (("--unlabeled", "binary.txt"), "binary", "convert"),
+        (("--unlabeled", "missing.txt"), "there is no file or folder 'missing.txt'", "train"),
+        (("--unlabeled", "short.txt"), "3 examples, fewer than one batch of 8", "--mlm-batch-size"),
+        (("--unlabeled", "more.txt", "--limit-unlabeled", "99"), "asks for 99", "at most 30"),
+        (("--unlabeled", "more.txt", "--mlm-alpha", "-1"), "≥ 0", "schema"),
+        (("--unlabeled", "more.txt", "--mlm-probability", "1"), "< 1", "schema"),
+        (("--unlabeled", "more.txt", "--block-size", "513"), "513 tokens are too long", "--block-size 512"),
+        (("--unlabeled", "more.txt", "--block-size", "32", "--line-by-line"), "exclude each other", "schema"),
+        (
+            ("--unlabeled", "more.txt", "--method", "head"),
+            "does not go with method head: the encoder is frozen",
+            "full",
+        ),
+        (("--unlabeled", "more.txt", "--method", "lora"), "does not go with method lora", "full"),
+        (("--model", "scratch:mingpt"), "mingpt", ""),
+    ],
+)
+def test_refused_before_training(folder: Path, hftune: Run, flags: tuple[str, ...], message: str, hint: str) -> None:
+    (folder / "empty.txt").write_text("\n\n")
+    (folder / "binary.txt").write_bytes(b"PK\x03\x04zip")
+    (folder / "short.txt").write_text("one\ntwo\nthree\n")
+    code, _, err = hftune("joint", "--data", "data", *tiny.BRIEF, *flags, "--output", "run")
+    assert code == 2, err
+    told = " ".join(err.split())
+    assert message in told and hint in told, err
+    assert not (folder / "run").exists()
+
+
+def test_weights_on_a_line() -> None:
+    assert [JointTask(mlm_alpha=0.4).alpha_at(done) for done in (0, 0.5, 1)] == [0.4, 0.4, 0.4]
+    falling = JointTask(mlm_alpha=1.0, mlm_alpha_end=0.0)
+    assert [falling.alpha_at(done) for done in (0, 0.25, 1)] == [1.0, 0.75, 0.0]
+    assert falling.reads_unlabelled and JointTask(mlm_alpha=0.0, mlm_alpha_end=1.0).reads_unlabelled
+    assert not JointTask(mlm_alpha=0.0).reads_unlabelled
+
+
+def test_an_architecture_without_a_masked_language_model_here() -> None:
+    from transformers import DistilBertConfig
+
+    from hftune.models.masked import check_family
+
+    with pytest.raises(HftuneError, match="distilbert") as refused:
+        check_family(DistilBertConfig(), "some/distilbert")
+    assert "BERT or RoBERTa" in refused.value.hint
+
+
+def test_scores_of_masked_tokens() -> None:
+    scores = masked_scores(np.asarray([[2.0, 1, 2], [4.0, 0, 1]]))
+    assert scores == {"loss": 2.0, "perplexity": pytest.approx(np.exp(2.0)), "accuracy": pytest.approx(1 / 3)}
+    # Counts with one added to each of 4 tokens, the first of which is special: 0, 3, 2, 1.
+    guess = unigram_scores([[0, 1, 1, 2]], [[-100, 1, -100], [3, -100, -100]], [0], 4)
+    assert guess["loss"] == pytest.approx(-(np.log(3 / 6) + np.log(1 / 6)) / 2)
+    assert guess["accuracy"] == 0.5
