@@ -1,0 +1,167 @@
+"""Studies in stages: runs that others start from, comparison with one value of an axis, one axis against another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_study import plant_study
+from test_studies import Planter
+
+from hftune.errors import HftuneError, RunFailed
+from hftune.studies.compare import compare_study
+from hftune.studies.cross import crossed
+from hftune.studies.folder import StudyDir
+from hftune.studies.page import sections, study_page
+from hftune.studies.plan import Plan, check, grid, make_plan, plan_yaml, read_plan, recipe_for, stage_recipe
+from hftune.studies.sweep import sweep
+from hftune.studies.systems import of_study
+from hftune.studies.tables import markdown_text
+from hftune.verify import fresh_outputs, standing
+
+VALUES: dict[str, Any] = {
+    "recipe": "classify/reviews",
+    "set": {"model.tokenizer": "run:mlm", "train.max_steps": 5},
+    "before": {"mlm": {"recipe": "pretrain/reviews-mlm", "same": ["train.max_steps"], "set": {"train.batch_size": 4}}},
+    "over": {
+        "data.labels": [50, 200],
+        "method": {
+            "plain": {"task.kind": "classify"},
+            "staged": {"task.kind": "classify", "model.name": "run:mlm"},
+            "joint": {"task.kind": "joint", "task.mlm_alpha": 0.3},
+        },
+    },
+    "seeds": [1, 2, 3],
+    "against": {"method": "plain"},
+    "test": "all",
+}
+SHARES = {
+    "labels=50 plain": 0.6,
+    "labels=50 staged": 0.7,
+    "labels=50 joint": 0.6,
+    "labels=200 plain": 0.7,
+    "labels=200 staged": 0.75,
+    "labels=200 joint": 0.85,
+}
+
+
+def plan(**changes: Any) -> Plan:
+    return make_plan({**VALUES, **changes}, "the study")
+
+
+def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
+    made = plan()
+    check(made)
+    by_name = {setting.name: setting for setting in grid(made)}
+    staged = recipe_for(made, by_name["labels=50 staged"], 2, tmp_path)
+    assert staged.model.name == str(tmp_path / "before/mlm/seed-2") == staged.model.tokenizer
+    assert (staged.task.kind, staged.data.kind, staged.data.max_length) == ("classify", "labelled", 64)
+    joint = recipe_for(made, by_name["labels=50 joint"], 2, tmp_path)
+    assert (joint.task.kind, joint.data.kind, joint.data.max_length) == ("joint", "joint", 64), "what both have is kept"
+    first = stage_recipe(made, "mlm", 2)
+    assert (first.task.kind, first.train.max_steps, first.train.batch_size, first.train.seed) == ("mlm", 5, 4, 2)
+    file = tmp_path / "study.yaml"
+    file.write_text(plan_yaml(made), encoding="utf-8")
+    assert read_plan(file) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"set": {"model.tokenizer": "run:mml", "train.max_steps": 5}}, "run:mml names a run that the study does not"),
+        ({"set": {"model.tokenizer": "run:mlm"}}, "before.mlm.same names train.max_steps"),
+        ({"before": {"mlm": {"set": {"train.epoch": 1}}}}, "train.epoch"),
+        ({"against": {"method": "other"}}, "against names method other"),
+        ({"against": {"kind": "plain"}}, "against names kind plain"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(HftuneError, match=told):
+        sweep(plan(**changes), tmp_path / "study", hire=lambda study, jobs: [])
+    assert not (tmp_path / "study").exists()
+
+
+def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
+    hand = Planter({**SHARES, "before: mlm": 0.5})
+    outcome = sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [hand])
+    assert hand.trained[:3] == [("before: mlm", seed) for seed in (1, 2, 3)]
+    assert len(hand.trained) == 3 + 6 * 3 and not outcome.failures
+    again = Planter(SHARES)
+    sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [again])
+    assert again.trained == []
+    with pytest.raises(HftuneError, match="before differs"):
+        sweep(plan(before={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
+
+
+def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
+    own = plan(set={"train.max_steps": 5})
+    hand = Planter({**SHARES, "before: mlm": 0.5}, broken={"before: mlm": "no memory"})
+    outcome = sweep(own, tmp_path / "s", hire=lambda study, jobs: [hand])
+    assert not any(setting.endswith("staged") for setting, _ in hand.trained)
+    reasons = {one["setting"]: one["reason"] for one in outcome.failures}
+    assert reasons["before: mlm"] == "no memory"
+    assert reasons["labels=50 staged"].startswith("the run it starts from is not complete: ")
+    with pytest.raises(RunFailed, match="no memory"):
+        everything = Planter({"before: mlm": 0.5}, broken={"before: mlm": "no memory"})
+        sweep(plan(), tmp_path / "all", hire=lambda study, jobs: [everything])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
+    return plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES)
+
+
+def test_each_is_compared_with_the_plain_one_at_the_same_number(study: StudyDir) -> None:
+    compared = compare_study(study)
+    pairs = {(pair.first, pair.second): pair for pair in compared.pairs}
+    assert list(pairs) == [
+        (f"labels={labels} {name}", f"labels={labels} plain") for labels in (50, 200) for name in ("staged", "joint")
+    ]
+    assert pairs["labels=200 joint", "labels=200 plain"].words.endswith("labels=200 joint is better, with 3 seeds")
+    assert "no difference" in pairs["labels=50 joint", "labels=50 plain"].words
+
+
+def test_one_axis_against_the_other(study: StudyDir) -> None:
+    compared = compare_study(study)
+    cross = crossed(compared)
+    assert cross is not None
+    assert (cross.name, cross.columns) == ("labels", ("50", "200"))
+    assert {name for name, _ in cross.rows} == {"plain", "staged", "joint"}
+    means = {row.name: row.scores["test"].mean for row in compared.rows}
+    for name, scores in cross.rows:
+        found = [score.mean for score in scores if score is not None]
+        assert found == [means[f"labels=50 {name}"], means[f"labels=200 {name}"]]
+    assert "| labels | 50 | 200 |" in markdown_text(compared)
+    parts = sections(compared, of_study(study), study)
+    assert {"cross", "values"} <= {part.id for part in parts}
+    assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == ["by-data-labels"]
+    page = study_page("planted", compared, parts, study)
+    assert "Score by labels" in page and "before: mlm" in page
+
+
+def test_a_study_without_two_axes_has_no_such_table(tmp_path: Path) -> None:
+    one = Plan(over={"train.learning_rate": [0.001, 0.01]})
+    shares = {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8}
+    assert crossed(compare_study(plant_study(tmp_path / "s", one, shares))) is None
+
+
+def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    model = BertForSequenceClassification(BertConfig(vocab_size=len(words), **shape))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+    tokenizer.save_pretrained(tmp_path / "model")
+    probe = [{"text": "good"}, {"text": "bad good"}]
+    from hftune.tasks.classification import Classification
+
+    expected = Classification.reload_outputs(tmp_path / "model", probe, False)
+    with standing():
+        first, second = (fresh_outputs([tmp_path / "model"], "classify", probe)[0] for _ in range(2))
+        with pytest.raises(RunFailed, match="there is no folder"):
+            fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
+        assert fresh_outputs([tmp_path / "model"], "classify", probe)[0] == first == second, "it outlives an error"
+    assert first == expected
