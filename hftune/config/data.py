@@ -89,7 +89,7 @@ class CorpusData(Section):
     text_column: str | None = None
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
     documents: Literal["lines", "paragraphs", "file", "labelled"] | None = None
-    """What one document is: a line (the default), what stands between blank lines, the whole file, or a labelled text."""
+    """What a document is: a line (the default), what stands between blank lines, the whole file, or a labelled text."""
     dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
     split_seed: int = Field(default=0, ge=0)

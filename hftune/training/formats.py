@@ -12,5 +12,5 @@ def has_fast_bf16(device: torch.device) -> bool:
         native: bool = any(has.get(unit) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
         return native
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return False
