@@ -1,0 +1,330 @@
+"""A causal language model: every token predicted once, perplexities that can be checked by hand, runs that resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_case import SignalAt, same
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from hftune import methods
+from hftune.config import Recipe, load_recipe
+from hftune.config.data import CorpusData
+from hftune.config.method import BitfitMethod, HeadMethod, Ia3Method, LoraMethod, PrefixMethod
+from hftune.config.model import ModelSection
+from hftune.data.stream import stream_corpus
+from hftune.errors import HftuneError, Interrupted
+from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
+from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.vocabulary import Learning, train_vocabulary
+from hftune.pipeline import RunResult, assemble, train
+from hftune.runs.directory import RunDir
+from hftune.tasks import packing
+from hftune.tasks.causal_lm import score_split
+from hftune.tasks.packing import BlockBatches, Blocks, pack
+from hftune.training import fit
+from hftune.training.decay import adamw_for
+from hftune.training.progress import Silent
+
+WORDS = ("the", "cat", "dog", "saw", "a", "bird", "and", "ran", "home", "again")
+
+
+def lines(count: int, seed: int) -> str:
+    draw = np.random.default_rng(seed)
+    return "".join(" ".join(draw.choice(WORDS, size=8)) + ".\n" for _ in range(count))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of three splits."""
+    made = tmp_path_factory.mktemp("corpus")
+    for name, count in (("train", 150), ("valid", 12), ("test", 10)):
+        (made / f"{name}.txt").write_text(lines(count, len(name)), encoding="utf-8")
+    return made
+
+
+def recipe(folder: Path, **settings: Any) -> Recipe:
+    values = {
+        "data.name": str(folder),
+        "model.name": "scratch:mingpt-tiny",
+        "model.vocab_size": 300,
+        "model.block": 32,
+        "task.sample_tokens": 6,
+        "train.max_steps": 12,
+        "train.eval_steps": 6,
+        "train.batch_size": 8,
+        "train.log_steps": 1,
+    }
+    return load_recipe(None, values | settings, task="clm")
+
+
+# ---- packing ----
+
+
+@pytest.mark.parametrize("tokens", [3, 8, 9, 15, 16, 100])
+@pytest.mark.parametrize(("block", "stride"), [(8, None), (8, 3), (8, 7), (4, 1)])
+def test_every_token_but_the_first_is_predicted_exactly_once(tokens: int, block: int, stride: int | None) -> None:
+    row = np.arange(tokens)
+    blocks = Blocks(row, block, stride, rest=True)
+    seen = []
+    for number, inside in enumerate(blocks.predicted):
+        ids = blocks[number]["input_ids"]
+        assert len(ids) == blocks.lengths[number]
+        seen += ids[inside[: len(ids)]].tolist()
+    assert seen == list(range(1, tokens))
+    whole = Blocks(row, block)
+    assert all(len(whole[number]["input_ids"]) == block for number in range(len(whole))), "no padding in training"
+    with pytest.raises(IndexError):
+        whole[len(whole)]
+
+
+def test_a_batch_predicts_what_is_new_in_each_block() -> None:
+    blocks = Blocks(np.arange(10, 20), 6, 3, rest=True)
+    batch = BlockBatches(0)([blocks[0], blocks[1], blocks[2]])
+    assert batch["labels"].tolist() == [
+        [-100, 11, 12, 13, 14, 15],
+        [-100, -100, -100, 16, 17, 18],
+        [-100, -100, -100, 19, -100, -100],
+    ]
+    assert batch["input_ids"][2].tolist() == [16, 17, 18, 19, 0, 0]
+    with pytest.raises(HftuneError, match="stride"):
+        Blocks(np.arange(9), 4, 4)
+
+
+def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
+    corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), dev_share=0.0))
+    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
+    split, facts = corpus.splits["train"], corpus.facts["train"]
+    packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
+    assert tokenizer.decode(packed.tokens.tolist()) == (
+        "<|endoftext|>the cat<|endoftext|>a <|endoftext|> b<|endoftext|>the dog<|endoftext|>"
+    )
+    assert (packed.tokens == tokenizer.eos_token_id).sum() == 4, "what only looks like an end is text"
+    assert isinstance(packed.tokens, np.memmap) and packed.tokens.dtype == np.uint16
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(packing, "_tokenised", never)
+    assert pack(split, facts, tokenizer, tokenizer.eos_token_id).fingerprint == packed.fingerprint
+    other = train_vocabulary("bpe", lambda: [lines(20, 1)], Learning(280))
+    with pytest.raises(AssertionError, match="tokenised again"):
+        pack(split, facts, other, other.eos_token_id)
+
+
+# ---- scores ----
+
+
+def test_scores_by_hand() -> None:
+    found = text_scores(4 * math.log(2), 3, 4, words=2, size=8)
+    expected = {"loss": math.log(2), "perplexity": 2.0, "word_perplexity": 4.0, "bits_per_byte": 0.5, "accuracy": 0.75}
+    assert found == pytest.approx(expected)
+
+
+def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    train_tokens = np.array([0, 1, 2, 1, 2, 1, 0], dtype=np.uint16)
+    counts = count_tokens(train_tokens, 3)
+    assert counts.single.tolist() == [1, 3, 2]
+    assert dict(zip(counts.pairs.tolist(), counts.times.tolist(), strict=True)) == {1: 1, 3: 1, 5: 2, 7: 2}
+    scores = ngram_scores(counts, np.array([0, 1, 2]), words=1, size=2)
+    unigram = -math.log((3 + 1) / 9) - math.log((2 + 1) / 9)
+    assert scores["unigram"]["loss"] == pytest.approx(unigram / 2)
+    bigram = -math.log((1 + 5 * 4 / 9) / (1 + 5)) - math.log((2 + 5 * 3 / 9) / (3 + 5))
+    assert scores["bigram"]["loss"] == pytest.approx(bigram / 2)
+    assert scores["bigram"]["bits_per_byte"] == pytest.approx(bigram / math.log(2) / 2)
+    monkeypatch.setattr("hftune.evaluation.ngram.CHUNK", 2)
+    again = count_tokens(train_tokens, 3)
+    assert again.pairs.tolist() == counts.pairs.tolist() and again.times.tolist() == counts.times.tolist()
+    assert ngram_scores(again, np.array([0, 1, 2]), words=1, size=2)["bigram"] == pytest.approx(scores["bigram"])
+
+
+def test_perplexity_is_that_of_transformers(folder: Path) -> None:
+    corpus = stream_corpus(CorpusData(name=str(folder), dev_share=0.1))
+    tokenizer = train_vocabulary("bpe", corpus.splits["train"].texts, Learning(290), exact=False)
+    torch.manual_seed(0)
+    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40, "bos_token_id": 0, "eos_token_id": 0}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **shape)).eval()
+    settings = {"batch_size": 5, "listener": Silent()}
+    scores, packed = score_split(model, tokenizer, corpus, "test", block=40, stride=None, **settings)
+    tokens = torch.tensor(packed.tokens.tolist())
+    nats = 0.0
+    with torch.inference_mode():
+        for start in range(0, len(tokens) - 1, 39):
+            ids = tokens[start : start + 40][None]
+            nats += float(model(ids, labels=ids).loss) * (ids.shape[1] - 1)
+    total = len(tokens) - 1
+    text = (folder / "test.txt").read_text(encoding="utf-8")
+    assert scores["loss"] == pytest.approx(nats / total, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(nats / total), rel=1e-5)
+    assert scores["word_perplexity"] == pytest.approx(math.exp(nats / len(text.split())), rel=1e-4)
+    size = len(text.replace("\n", "").encode())
+    assert scores["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    more, _ = score_split(model, tokenizer, corpus, "test", block=40, stride=10, **settings)
+    assert more["loss"] != scores["loss"], "more context, another loss"
+
+
+# ---- weights ----
+
+
+@pytest.mark.parametrize("name", ["scratch:mingpt-tiny", "scratch:gpt2-tiny"])
+@pytest.mark.parametrize("section", [LoraMethod(rank=2), Ia3Method(), BitfitMethod()], ids=lambda one: one.kind)
+def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: Any, tmp_path: Path) -> None:
+    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
+    base = ModelSection(name=name)
+    torch.manual_seed(0)
+    applied = methods.apply(load_causal_lm(base, tokenizer).model, section, ())
+    ids = torch.tensor([tokenizer("the cat saw a bird")["input_ids"]])
+    applied.model.train()
+    applied.model(input_ids=ids, labels=ids).loss.backward()
+    moving = {key: value for key, value in applied.model.named_parameters() if value.requires_grad}
+    assert 0 < applied.parameters.trainable < applied.parameters.total / 4
+    assert not [key for key in moving if "embedding" in key or "wte" in key or "lm_head" in key]
+    if section.kind == "lora":
+        assert applied.parameters.formula == "4·L·r·d"
+    with torch.no_grad():
+        for value in moving.values():
+            value.add_(torch.randn_like(value) * 0.1)
+    applied.model.eval()
+    expected = applied.model(input_ids=ids).logits
+    save_causal_lm(applied.model, tokenizer, tmp_path, base=base, task="clm")
+    loaded, _, facts = load_saved_lm(str(tmp_path), device="cpu")
+    assert facts == {"task": "clm"}
+    assert torch.allclose(loaded(input_ids=ids).logits, expected, atol=1e-5)
+
+
+def test_decay_is_for_matrices_only() -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=1, n_positions=8))
+    decayed, rest = adamw_for(model, lr=1e-3, weight_decay=0.1).param_groups
+    names = {id(value): key for key, value in model.named_parameters()}
+    assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert {names[id(one)].rsplit(".", 2)[-2] for one in decayed["params"]} == {"c_attn", "c_proj", "c_fc"}
+    assert {"transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.weight"} <= {
+        names[id(one)] for one in rest["params"]
+    }
+    assert len(decayed["params"]) + len(rest["params"]) == len(names)
+
+
+# ---- runs ----
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """One run, whole."""
+    settings = {"task.prompts": ["", "the cat"], "train.max_steps": 30, "train.eval_steps": 15}
+    return train(recipe(folder, **settings, **{"train.learning_rate": 5e-3}), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_scores_hang_together(result: RunResult, folder: Path) -> None:
+    metrics = result.metrics
+    assert metrics["verified"] and metrics["task"] == "clm"
+    assert metrics["splits"]["dev"]["loss"] == pytest.approx(metrics["selection"]["score"], rel=1e-5)
+    for split, file in (("dev", "valid.txt"), ("test", "test.txt")):
+        scores, sizes = metrics["splits"][split], metrics["corpus"][split]
+        text = (folder / file).read_text(encoding="utf-8")
+        assert sizes["words"] == len(text.split()) and sizes["bytes"] == len(text) - text.count("\n")
+        nats = scores["loss"] * sizes["tokens"]
+        assert scores["bits_per_byte"] == pytest.approx(nats / math.log(2) / sizes["bytes"])
+        assert scores["word_perplexity"] == pytest.approx(math.exp(nats / sizes["words"]))
+        assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+        assert scores["loss"] < metrics["baselines"]["unigram"][split]["loss"]
+        assert metrics["baselines"]["bigram"][split]["loss"] < metrics["baselines"]["unigram"][split]["loss"]
+
+
+def test_samples_stand_in_history_and_report(result: RunResult) -> None:
+    rows = [row for row in result.run.read_history() if row.get("split") == "samples"]
+    assert [row["step"] for row in rows] == [15, 30]
+    assert [sample["prompt"] for sample in rows[0]["samples"]] == ["", "the cat"]
+    assert rows[0]["samples"] != rows[1]["samples"] and result.metrics["samples"] == rows[1]["samples"]
+    page = result.run.report.read_text(encoding="utf-8")
+    assert "after update 15" in page and "word perplexity" in page and "perplexity" in page
+    assert (result.run.path / "plots" / "score.png").is_file(), "the curve of perplexity"
+
+
+def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[..., tuple[int, str, str]]) -> None:
+    path = str(result.run.path)
+    code, out, err = hftune("evaluate", path, "--split", "dev", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["splits"]["dev"]["loss"] == pytest.approx(result.metrics["splits"]["dev"]["loss"], rel=1e-5)
+    assert told["baselines"]["bigram"]["dev"] == pytest.approx(result.metrics["baselines"]["bigram"]["dev"])
+    code, out, err = hftune("generate", path, "--prompt", "the cat", "--max-new-tokens", "5")
+    row = json.loads(out)
+    assert code == 0 and row["prompt"] == "the cat" and row["tokens"] <= 5 and row["log_probability"] < 0, err
+    code, _, err = hftune("predict", path, "the cat")
+    assert code == 2 and "hftune generate" in err
+
+
+def trained(wanted: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Any:
+    job = assemble(wanted, RunDir(folder), Silent())
+    folder.mkdir(exist_ok=True)
+    if stop is not None:
+        job.trainer.add_callback(SignalAt(stop, signal.SIGTERM))
+    fit(job.trainer, resume=resume)
+    return job.trainer.model.state_dict()
+
+
+def test_a_run_stopped_within_an_epoch_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
+    wanted = recipe(folder, **{"model.dropout": 0.1})
+    whole = trained(wanted, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        trained(wanted, tmp_path / "parts", stop=8)
+    assert same(trained(wanted, tmp_path / "parts", resume=True), whole)
+
+    def told(name: str) -> list[dict[str, Any]]:
+        rows = map(json.loads, (tmp_path / name / "history.jsonl").read_text(encoding="utf-8").splitlines())
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    assert told("parts") == told("whole"), "samples among them"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "hint"),
+    [
+        ({"task.block_size": 64}, "has 32 positions", "model.block=64"),
+        ({"model.block": 4000, "task.block_size": 4000}, "fewer than one block", "block_size"),
+        ({"task.select_by": "accuarcy"}, "select_by", "bits_per_byte"),
+        ({"model.name": "scratch:bert-tiny", "model.block": None}, "predicts the next token", "gpt2-tiny"),
+        ({"method.kind": "head"}, "not for language models", "lora"),
+        ({"method.kind": "prefix"}, "take positions", "lora"),
+        ({"task.stride": 40}, "task.stride", "31 or less"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_training(
+    folder: Path, tmp_path: Path, settings: dict[str, Any], said: str, hint: str
+) -> None:
+    with pytest.raises(HftuneError) as caught:
+        assemble(recipe(folder, **settings), RunDir(tmp_path), Silent())
+    assert said in caught.value.message and hint in caught.value.hint, str(caught.value)
+
+
+def test_methods_that_take_context_are_refused_for_language_models_only() -> None:
+    config = GPT2Config()
+    for section in (HeadMethod(), PrefixMethod()):
+        with pytest.raises(HftuneError, match="language models"):
+            methods.check(section, config, causal=True)
+    methods.check(HeadMethod(), config)
+
+
+def test_a_tokenizer_from_a_folder_is_used(folder: Path, tmp_path: Path) -> None:
+    train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265)).save_pretrained(tmp_path / "mine")
+    named = {"model.tokenizer": str(tmp_path / "mine"), "model.vocab_size": None}
+    job = assemble(recipe(folder, **named), RunDir(tmp_path / "run"), Silent())
+    assert job.applied.model.config.vocab_size == 265
+    with pytest.raises(HftuneError, match="vocab_size"):
+        recipe(folder, **{"model.tokenizer": "x"})
+
+
+def test_counting_has_a_command(folder: Path, hftune: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = hftune("baseline", "--corpus", str(folder), "--set", "model.vocab_size=300", "--json")
+    assert code == 0, err
+    found = json.loads(out)["baselines"]
+    assert found["bigram"]["test"]["bits_per_byte"] < found["unigram"]["test"]["bits_per_byte"] < 8

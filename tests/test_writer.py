@@ -1,0 +1,158 @@
+"""Writing: what transformers' own generate writes, probabilities that add up, draws that depend on the seed alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.models.causal import load_causal_lm, save_causal_lm
+from hftune.models.chars import build_char_tokenizer
+from hftune.models.vocabulary import Learning, train_vocabulary
+from hftune.models.writer import Sampling, Writer
+
+TEXT = "the cat saw a bird and the dog ran home again, and then the bird saw the cat."
+PROMPTS = ["the cat", "a bird and the dog ran home", "then", "the dog"]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "mingpt"])
+def writer(request: pytest.FixtureRequest) -> Writer:
+    """Random weights, large enough that one token stands out."""
+    tokenizer = train_vocabulary("bpe", lambda: [TEXT] * 3, Learning(275))
+    torch.manual_seed(3)
+    if request.param == "gpt2":
+        shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 48, "bos_token_id": 0, "eos_token_id": 0}
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), initializer_range=0.4, **shape))
+    else:
+        section = ModelSection(name="scratch:mingpt-tiny", attention="rope", block=48)
+        model = load_causal_lm(section, tokenizer).model
+        with torch.no_grad():
+            for value in model.parameters():
+                value.mul_(4)
+    return Writer(model.eval(), tokenizer)
+
+
+def test_greedy_writes_what_transformers_writes(writer: Writer) -> None:
+    for prompt in PROMPTS:
+        ids = torch.tensor([writer.tokenizer(prompt)["input_ids"]])
+        made = writer.model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=1)[0, ids.shape[1] :]
+        ((one,),) = writer.write([prompt], Sampling(max_new_tokens=12))
+        assert one.text == writer.decode(made.tolist()) and one.tokens == len(made)
+
+
+def test_a_batch_writes_what_each_prompt_writes_alone(writer: Writer) -> None:
+    for sampling in (Sampling(max_new_tokens=10), Sampling(max_new_tokens=10, temperature=1.3, seed=5)):
+        together = writer.write(PROMPTS, sampling, samples=2, batch_size=3)
+        for number, prompt in enumerate(PROMPTS):
+            alone = [
+                writer.write([prompt], sampling, first=number, first_sample=sample)[0][0].text for sample in range(2)
+            ]
+            assert [one.text for one in together[number]] == alone
+
+
+def test_the_log_probability_is_the_models_own(writer: Writer) -> None:
+    ((one,),) = writer.write(["the cat"], Sampling(max_new_tokens=6, temperature=0.7, top_k=20, seed=2))
+    heard: list[int] = []
+    again = Sampling(max_new_tokens=6, temperature=0.7, top_k=20, seed=2)
+    writer.write(["the cat"], again, told=lambda _, ids: heard.append(ids[-1]))
+    prompt = writer.tokenizer("the cat")["input_ids"]
+    with torch.inference_mode():
+        scores = writer.model(torch.tensor([prompt + heard])).logits[0].float().log_softmax(-1)
+    expected = sum(float(scores[len(prompt) - 1 + place, token]) for place, token in enumerate(heard))
+    assert one.log_probability == pytest.approx(expected, abs=1e-3) and len(heard) == one.tokens
+
+
+def test_draws_depend_on_the_seed_and_leave_torch_alone(writer: Writer) -> None:
+    state = torch.get_rng_state()
+
+    def texts(seed: int) -> list[str]:
+        made = writer.write(["the cat"], Sampling(max_new_tokens=8, temperature=1.5, seed=seed), samples=4)
+        return [one.text for one in made[0]]
+
+    assert texts(1) == texts(1) and texts(1) != texts(2)
+    assert len(set(texts(1))) > 1, "samples differ"
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_narrow_draws_are_greedy(writer: Writer) -> None:
+    greedy = writer.write(PROMPTS, Sampling(max_new_tokens=8))
+    for narrow in (Sampling(8, top_k=1), Sampling(8, top_p=1e-6), Sampling(8, temperature=1e-3)):
+        assert [row[0].text for row in writer.write(PROMPTS, narrow)] == [row[0].text for row in greedy]
+
+
+def test_draws_follow_the_probabilities(writer: Writer) -> None:
+    ids = torch.tensor([writer.tokenizer("the cat")["input_ids"]])
+    with torch.inference_mode():
+        shares = writer.model(ids).logits[0, -1].float().softmax(-1)
+    heard: list[int] = []
+    sampling = Sampling(1, temperature=1.0)
+    writer.write(["the cat"], sampling, samples=2000, batch_size=2000, told=lambda _, new: heard.append(new[-1]))
+    likely = int(shares.argmax())
+    assert heard.count(likely) / 2000 == pytest.approx(float(shares[likely]), abs=0.05)
+    heard.clear()
+    nucleus = Sampling(1, top_p=0.5)
+    writer.write(["the cat"], nucleus, samples=500, batch_size=500, told=lambda _, new: heard.append(new[-1]))
+    ordered = shares.sort(descending=True)
+    inside = int((ordered.values.cumsum(0) < 0.5).sum()) + 1
+    assert set(heard) <= set(ordered.indices[:inside].tolist())
+
+
+def test_a_penalty_keeps_from_repeating(writer: Writer) -> None:
+    heard: list[int] = []
+    strong = Sampling(max_new_tokens=12, repetition_penalty=1e6)
+    writer.write(["the cat"], strong, told=lambda _, ids: heard.append(ids[-1]))
+    assert len(set(heard)) == len(heard) and not set(heard) & set(writer.tokenizer("the cat")["input_ids"])
+
+
+def test_the_context_is_refused_or_slides(writer: Writer) -> None:
+    with pytest.raises(HftuneError, match="context of 48") as caught:
+        writer.write(["the cat"], Sampling(max_new_tokens=60))
+    assert "--sliding-window" in caught.value.hint
+    with pytest.raises(HftuneError, match="context of 48"):
+        writer.write([TEXT * 9], Sampling())
+    wide = Sampling(max_new_tokens=60, sliding_window=True, temperature=1.0, seed=1)
+    ((one,), (other,)) = writer.write(["the cat", TEXT * 9], wide)
+    assert (one.tokens == 60 or one.ended) and (other.tokens == 60 or other.ended)
+    assert writer.write(["a"], Sampling())[0][0].tokens <= 47, "what fits, where nobody says"
+
+
+def test_bad_wishes_are_said(writer: Writer) -> None:
+    wrong = [Sampling(temperature=0.0), Sampling(temperature=-1.0), Sampling(top_k=0), Sampling(top_p=1.5)]
+    wrong += [Sampling(repetition_penalty=0.0), Sampling(max_new_tokens=0), Sampling(temperature=float("nan"))]
+    for sampling in wrong:
+        with pytest.raises(HftuneError):
+            writer.write(["the"], sampling)
+    with pytest.raises(HftuneError, match="no UTF-8"):
+        writer.write(["\udcff"], Sampling())
+    assert writer.write([""], Sampling(max_new_tokens=2))[0][0].prompt == "", "an empty prompt begins a document"
+
+
+def test_characters_that_the_model_does_not_know_are_said() -> None:
+    tokenizer = build_char_tokenizer(["abc "], block_size=16)
+    model = load_causal_lm(ModelSection(name="scratch:mingpt-tiny", block=16), tokenizer).model
+    with pytest.raises(HftuneError, match="does not know"):
+        Writer(model, tokenizer).write(["a☃"], Sampling())
+
+
+def test_the_command_reads_files_and_writes_jsonl(
+    here: Path, writer: Writer, hftune: Callable[..., tuple[int, str, str]]
+) -> None:
+    save_causal_lm(writer.model, writer.tokenizer, here / "model", task="clm")
+    (here / "prompts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
+    drawn = ("--max-new-tokens", "4", "--temperature", "1", "--samples", "2", "--seed", "7")
+    code, _, err = hftune("generate", "model", "--file", "prompts.txt", "--output", "out.jsonl", *drawn)
+    assert code == 0, err
+    rows = [json.loads(line) for line in (here / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["prompt"] for row in rows] == [prompt for prompt in PROMPTS for _ in range(2)]
+    assert [row["sample"] for row in rows] == [0, 1] * 4
+    assert all(row["log_probability"] < 0 and 1 <= row["tokens"] <= 4 for row in rows)
+    assert hftune("generate", "model", "--file", "prompts.txt", "--output", "out.jsonl")[0] == 2
+    for bad in (("--temperature", "0"), ("--samples", "3"), ("--file", "nowhere.txt")):
+        code, _, err = hftune("generate", "model", *bad)
+        assert code == 2 and "→" in err
