@@ -24,6 +24,12 @@ class Defaults(NamedTuple):
     other_text: str | None
     """Where a text is named; the schema's defaults where None, and where a model is named."""
 
+    def for_text(self, corpus: str) -> str | None:
+        """The recipe for a text: the embedded one has its own."""
+        from hftune.config import load_recipe
+
+        return self.nothing_named if load_recipe(self.nothing_named).data.name == corpus else self.other_text
+
 
 OBJECTIVES = {
     "span": Defaults("pretrain/births-span", "pretrain/span"),
@@ -98,7 +104,7 @@ def pretrain(
     shape = [] if attention is None else [f"model.attention={attention}"]
     defaults = OBJECTIVES[task]
     run_training(
-        defaults.other_text if recipe is None and model is None and corpus is not None else recipe,
+        recipe if recipe is not None or model is not None or corpus is None else defaults.for_text(corpus),
         [*shape, *(sets or [])] or None,
         flags={
             "model": model,
