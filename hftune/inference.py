@@ -69,7 +69,7 @@ def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
     if kind not in PREDICTORS:
         raise HftuneError(
             f"{model} was trained for the task {kind!r}, which gives texts no labels and no answers",
-            hint=f"let it write (hftune generate {model}), or train it further (hftune finetune --from {model})",
+            hint=f"train it further: hftune classify --model {model}, or a GPT with hftune finetune --from {model}",
         )
     return kind, PREDICTORS[kind](model, settings)
 

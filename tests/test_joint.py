@@ -24,6 +24,7 @@ from hftune.errors import HftuneError
 from hftune.evaluation.masked import masked_scores, unigram_scores
 from hftune.files import read_json, read_jsonl
 from hftune.hub.contents import published_files
+from hftune.hub.usage import usage
 from hftune.models.load import load_sequence_classifier
 from hftune.models.masked import load_joint as load_joint_model
 from hftune.pipeline import Job, assemble
@@ -87,6 +88,8 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     }
     assert read_json(model / "config.json")["architectures"] == ["BertForSequenceClassification"]
     assert {f"mlm/{path.name}" for path in (model / "mlm").iterdir()} <= published_files(model)[0].keys()
+    card = (model / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: text-classification" in card and 'subfolder="mlm"' in card
     said = pipeline("text-classification", model=str(model))("the food was great")[0]
     assert said["label"] in ("good", "bad")
     filled = pipeline("fill-mask", model=str(model / "mlm"))("the food was [MASK] on day 3")
@@ -132,6 +135,8 @@ def test_two_stages(folder: Path) -> None:
     assert min(row["perplexity"] for row in scored) == pytest.approx(evaluation.splits["dev"]["perplexity"], rel=1e-4)
     assert first.task.baselines(first.data, ["dev"])["unigram"]["dev"]["perplexity"] < 300
 
+    how = usage(read_json(model / "config.json"), adapter=False, pairs=False)
+    assert how.pipeline_tag == "fill-mask" and "[MASK]" in how.snippet
     section = ModelSection(name=str(model))
     second = load_sequence_classifier(section, first.tokenizer, ("bad", "good")).model
     weights = load_file(model / "model.safetensors")

@@ -26,25 +26,34 @@ class Usage:
     snippet: str
 
 
-def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool, question: str | None = None) -> Usage:
+def usage(
+    config: Mapping[str, Any],
+    *,
+    adapter: bool,
+    pairs: bool,
+    question: str | None = None,
+    masked_lm_beside: bool = False,
+) -> Usage:
     """The way to load a model.
 
     Args:
         config: Its config.json; empty for a bare adapter.
         adapter: Whether the folder holds an adapter, which only hftune knows to join to its base.
         pairs: Whether it reads two texts a row.
+        masked_lm_beside: Whether the folder holds a masked language model as well.
         question: One that it was asked, for a model that answers questions; the mark behind it asks for the answer.
     """
     kinds = " ".join(config.get("architectures") or [])
     generates = "CausalLM" in kinds or "LMHead" in kinds or "GPT" in kinds
-    tag = "text-generation" if generates else "text-classification"
+    masked = "MaskedLM" in kinds
+    tag = "text-generation" if generates else "fill-mask" if masked else "text-classification"
     if adapter:
         given = f"[{PAIR}]" if pairs else f"[{TEXT}]"
         texts = '["is the sky blue?"], ["by day the sky is blue"]' if pairs else given
         lines = ["from hftune import predict  # pip install hftune", "", f"print(predict({ADDRESS}, {texts}))"]
         return Usage(tag, "peft", fenced("\n".join(lines), "python"))
     trust = ", trust_remote_code=True" if config.get("auto_map") else ""
-    asked = '"Where was"' if generates else PAIR if pairs else TEXT
+    asked = '"Where was"' if generates else _with_a_mask(config) if masked else PAIR if pairs else TEXT
     more = ", max_new_tokens=40" if generates else ""
     if question is not None:
         asked, more = json.dumps(f"{question}{MARK}", ensure_ascii=False), ", return_full_text=False"
@@ -57,6 +66,13 @@ def usage(config: Mapping[str, Any], *, adapter: bool, pairs: bool, question: st
     snippet = fenced("\n".join(lines), "python")
     if question is not None:
         snippet += "\n\n`hftune predict` gives the same answers with their confidence."
+    if masked_lm_beside:
+        load = f'AutoModelForMaskedLM.from_pretrained({ADDRESS}, subfolder="mlm")'
+        snippet += f"\n\nThe masked language model that was trained beside it: `{load}`."
     if trust:
         snippet += "\n\nThe model's own code comes with it, in the .py files: read it before you trust it."
     return Usage(tag, "transformers", snippet)
+
+
+def _with_a_mask(config: Mapping[str, Any]) -> str:
+    return '"the food was [MASK]"' if config.get("model_type") == "bert" else '"the food was <mask>"'
