@@ -105,7 +105,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> No
 
 
 def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "epochs": 1, "log_steps": 1}
+    settings = {**SETTINGS, "epochs": 1, "log_steps": 1, "eval_steps": 1}
     case = joint_case(tmp_path, settings, rows=41, mlm_batch_size=5, weight=lambda done: 0.25)
     fit(case.trainer(joint_bert(0.0)))
     trained = [row for row in case.history if "split" not in row]
