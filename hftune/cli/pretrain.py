@@ -33,7 +33,7 @@ class Defaults(NamedTuple):
 
 OBJECTIVES = {
     "span": Defaults("pretrain/births-span", "pretrain/span"),
-    "clm": Defaults("pretrain/prose-clm", None),
+    "clm": Defaults("pretrain/prose-clm", "pretrain/clm"),
     "mlm": Defaults("pretrain/reviews-mlm", None),
 }
 """What can be learned from text alone, by task kind."""

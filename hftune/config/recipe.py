@@ -72,8 +72,6 @@ class Recipe(Section):
                 f"model.vocab_size can't be set for {model.name} and task.kind {self.task.kind}: its vocabulary are "
                 "the characters of the text"
             )
-        if fresh and model.tokenizer is not None and model.vocab_size != default_size:
-            raise ValueError("model.vocab_size is for a vocabulary that is learned; model.tokenizer brings its own")
         if fresh and model.revision is not None:
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")
         if isinstance(self.data, CorpusData) and self.data.documents == "labelled" and self.task.kind != "mlm":

@@ -5,6 +5,7 @@ One entry of TASKS. Text larger than memory streams: it is read piece by piece a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from hftune.tasks.packing import BlockBatches, Blocks, Packed, pack
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener
+
+logger = logging.getLogger(__name__)
 
 LONGEST = 1024
 """Tokens of a block where nobody says, for models that could take more."""
@@ -76,6 +79,12 @@ class CausalLanguageModel:
                 self._tokenizer = train_vocabulary("bpe", train.texts, Learning(model.vocab_size), exact=False)
             else:
                 self._tokenizer = load_tokenizer(model, (), padded=False)
+                if model.from_scratch and len(self._tokenizer) != model.vocab_size:
+                    logger.info(
+                        "the vocabulary is that of %s, %d tokens; model.vocab_size is for one that is learned",
+                        model.tokenizer,
+                        len(self._tokenizer),
+                    )
             end_of_text(self._tokenizer, model.tokenizer or model.name)
         return self._tokenizer
 
