@@ -23,6 +23,7 @@ from hftune.config.model import ModelSection
 from hftune.data.stream import stream_corpus
 from hftune.errors import HftuneError, Interrupted
 from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
+from hftune.hub.usage import usage
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.vocabulary import Learning, train_vocabulary
 from hftune.pipeline import RunResult, assemble, train
@@ -199,6 +200,11 @@ def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: An
     loaded, _, facts = load_saved_lm(str(tmp_path), device="cpu")
     assert facts == {"task": "clm"}
     assert torch.allclose(loaded(input_ids=ids).logits, expected, atol=1e-5)
+
+
+def test_the_card_of_an_adapter_says_how_to_let_it_write() -> None:
+    found = usage({}, adapter=True, pairs=False, writes=True)
+    assert found.pipeline_tag == "text-generation" and "hftune generate" in found.snippet
 
 
 def test_decay_is_for_matrices_only() -> None:

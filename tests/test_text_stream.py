@@ -108,3 +108,11 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
         stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), dev_share=0.1))
     with pytest.raises(HftuneError, match="no file or folder"):
         stream_corpus(CorpusData(name=str(tmp_path / "nowhere.txt"), dev_share=0.1))
+
+
+def test_rows_of_the_hub_stream_their_text_column() -> None:
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"id": [1, 2, 3], "text": ["first", "", "third"]})
+    found = list(pieces.hub_pieces("user/name (train)", rows, CorpusData(name="user/name")))
+    assert found == [("first", True), ("third", True)]

@@ -53,6 +53,7 @@ def card_text(run: RunDir) -> str:
         pairs=any("text_pair" in row for split in ("dev", "test") for row in run.read_predictions(split)[:1]),
         question=next((plain(row["text"]) for row in run.read_predictions("dev")[:1] if "knowledge" in metrics), None),
         masked_lm_beside=(run.model / "mlm").is_dir(),
+        writes=recipe.task.kind == "clm",
     )
     data = metrics.get("data", {})
     splits, selection = metrics.get("splits", {}), metrics.get("selection") or {}

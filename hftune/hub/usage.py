@@ -33,6 +33,7 @@ def usage(
     pairs: bool,
     question: str | None = None,
     masked_lm_beside: bool = False,
+    writes: bool = False,
 ) -> Usage:
     """The way to load a model.
 
@@ -41,12 +42,16 @@ def usage(
         adapter: Whether the folder holds an adapter, which only hftune knows to join to its base.
         pairs: Whether it reads two texts a row.
         masked_lm_beside: Whether the folder holds a masked language model as well.
+        writes: Whether it is a language model, which an adapter alone does not tell.
         question: One that it was asked, for a model that answers questions; the mark behind it asks for the answer.
     """
     kinds = " ".join(config.get("architectures") or [])
     generates = "CausalLM" in kinds or "LMHead" in kinds or "GPT" in kinds
     masked = "MaskedLM" in kinds
     tag = "text-generation" if generates else "fill-mask" if masked else "text-classification"
+    if adapter and writes:
+        command = f'hftune generate {ADDRESS} --prompt "There once was"  # pip install hftune'
+        return Usage("text-generation", "peft", fenced(command, "sh"))
     if adapter:
         given = f"[{PAIR}]" if pairs else f"[{TEXT}]"
         texts = '["is the sky blue?"], ["by day the sky is blue"]' if pairs else given
