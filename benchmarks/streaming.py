@@ -1,7 +1,7 @@
 """Memory of training on a text that is larger than it: a generated file, 50 updates, the most that the process held.
 
-python benchmarks/streaming.py             a file of 500 MB; must stay below 1.5 GB
-python benchmarks/streaming.py --size 20   a small one, to try
+python benchmarks/streaming.py                       a file of 500 MB; must stay below 1.5 GB
+python benchmarks/streaming.py --size 20 --steps 5   a small one, to try
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 BOUND_GB = 1.5
-STEPS = 50
 SYLLABLES = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u", "an", "el", "or")]
 
 
@@ -42,6 +41,7 @@ def main() -> None:
     """Generate, train, tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=500, metavar="MB")
+    parser.add_argument("--steps", type=int, default=50, metavar="N")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -51,8 +51,8 @@ def main() -> None:
         size = (place / "train.txt").stat().st_size
         settings = {
             "model.vocab_size": 8000,
-            "train.max_steps": STEPS,
-            "train.eval_steps": STEPS,
+            "train.max_steps": asked.steps,
+            "train.eval_steps": asked.steps,
             "train.batch_size": 16,
             "train.eval_batch_size": 8,
         }

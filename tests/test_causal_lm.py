@@ -104,6 +104,7 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
     corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), dev_share=0.0))
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
+    tokenizer.split_special_tokens = False  # as those of others are
     split, facts = corpus.splits["train"], corpus.facts["train"]
     packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
     assert tokenizer.decode(packed.tokens.tolist()) == (
