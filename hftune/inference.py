@@ -51,6 +51,13 @@ EVALUATORS: dict[str, Callable[[Request, Listener], Scores]] = {
 }
 """How a model of each kind is scored."""
 
+OTHER_USES = {
+    "mlm": "train it further: hftune classify --model {}",
+    "span": "teach it to answer: hftune finetune --from {}",
+    "clm": "let it write: hftune generate {}",
+}
+"""What a model is for that gives no labels and no answers."""
+
 UNMARKED = "classify"
 """What a model is taken for that does not say what it was trained for."""
 
@@ -69,7 +76,7 @@ def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
     if kind not in PREDICTORS:
         raise HftuneError(
             f"{model} was trained for the task {kind!r}, which gives texts no labels and no answers",
-            hint=f"train it further: hftune classify --model {model}, or a GPT with hftune finetune --from {model}",
+            hint=OTHER_USES.get(kind, "train it for such a task: hftune classify --model {}").format(model),
         )
     return kind, PREDICTORS[kind](model, settings)
 

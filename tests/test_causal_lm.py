@@ -113,6 +113,10 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     assert (packed.tokens == tokenizer.eos_token_id).sum() == 4, "what only looks like an end is text"
     assert isinstance(packed.tokens, np.memmap) and packed.tokens.dtype == np.uint16
 
+    monkeypatch.setattr(packing, "PORTION", 3)
+    parts = [part.tolist() for part in packed.portions()]
+    assert parts[0] + [token for part in parts[1:] for token in part[1:]] == packed.tokens.tolist()
+
     def never(*_: Any) -> Any:
         raise AssertionError("tokenised again")
 
@@ -134,7 +138,7 @@ def test_scores_by_hand() -> None:
 
 def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     train_tokens = np.array([0, 1, 2, 1, 2, 1, 0], dtype=np.uint16)
-    counts = count_tokens(train_tokens, 3)
+    counts = count_tokens([train_tokens], 3)
     assert counts.single.tolist() == [1, 3, 2]
     assert dict(zip(counts.pairs.tolist(), counts.times.tolist(), strict=True)) == {1: 1, 3: 1, 5: 2, 7: 2}
     scores = ngram_scores(counts, np.array([0, 1, 2]), words=1, size=2)
@@ -144,7 +148,7 @@ def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scores["bigram"]["loss"] == pytest.approx(bigram / 2)
     assert scores["bigram"]["bits_per_byte"] == pytest.approx(bigram / math.log(2) / 2)
     monkeypatch.setattr("hftune.evaluation.ngram.CHUNK", 2)
-    again = count_tokens(train_tokens, 3)
+    again = count_tokens([train_tokens[:3], train_tokens[2:5], train_tokens[4:]], 3)
     assert again.pairs.tolist() == counts.pairs.tolist() and again.times.tolist() == counts.times.tolist()
     assert ngram_scores(again, np.array([0, 1, 2]), words=1, size=2)["bigram"] == pytest.approx(scores["bigram"])
 

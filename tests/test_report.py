@@ -194,7 +194,7 @@ def test_a_language_model_has_curves_and_samples(tmp_path: Path) -> None:
     )
     run.write_metrics(
         {
-            "task": "causal_lm",
+            "task": "clm",
             "splits": {"dev": {"loss": 1.204, "perplexity": 3.333}},
             "baselines": {"unigram": {"dev": {"loss": 2.9}}},
             "selection": {"metric": "loss", "step": 630, "score": 1.204},

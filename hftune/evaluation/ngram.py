@@ -6,6 +6,7 @@ Perplexity of tokens depends on the tokenizer; that of words, and bits per byte,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from hftune.evaluation.language import Counts, Ints
 
 CHUNK = 1 << 22
-"""Tokens that are counted together."""
+"""Tokens that are scored together."""
 MOST = 700.0
 """Largest exponent that a float can take."""
 
@@ -37,12 +38,17 @@ def text_scores(nats: float, hits: float, tokens: int, *, words: int, size: int)
     }
 
 
-def count_tokens(tokens: NDArray[np.integer], vocabulary: int) -> Counts:
-    """Count tokens and neighbours of a row of any length, a portion at a time."""
+def count_tokens(portions: Iterable[NDArray[np.integer]], vocabulary: int) -> Counts:
+    """Count tokens and neighbours of a row of any length, which comes in portions.
+
+    Args:
+        portions: Parts of the row, each but the first beginning with the last token of the one before.
+        vocabulary: How many tokens there are.
+    """
     single = np.zeros(vocabulary, dtype=np.int64)
     pairs, times = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    for start in range(0, len(tokens) - 1, CHUNK):
-        portion = np.asarray(tokens[start : start + CHUNK + 1], dtype=np.int64)
+    for part in portions:
+        portion = np.asarray(part, dtype=np.int64)
         single += np.bincount(portion[1:], minlength=vocabulary)
         found, often = np.unique(portion[:-1] * vocabulary + portion[1:], return_counts=True)
         pairs, times = _added(np.concatenate([pairs, found]), np.concatenate([times, often]))

@@ -129,7 +129,7 @@ class CausalLanguageModel:
     def baselines(self, data: TextCorpus, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
         """What counting tokens, and pairs of them, gets with the same tokenizer."""
         tokenizer = self.load_tokenizer(data)
-        counts = count_tokens(self._packed(data, tokenizer, "train").tokens, len(tokenizer))
+        counts = count_tokens(self._packed(data, tokenizer, "train").portions(), len(tokenizer))
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for split in splits:
             facts, tokens = data.facts[split], self._packed(data, tokenizer, split).tokens

@@ -32,6 +32,8 @@ FORMAT = 1
 IGNORED = -100
 TOGETHER = 1 << 19
 """Characters that are tokenised together."""
+PORTION = 1 << 21
+"""Tokens that are looked at together."""
 
 Ids = NDArray[Any]
 
@@ -40,12 +42,23 @@ Ids = NDArray[Any]
 class Packed:
     """All tokens of a split."""
 
+    path: Path
     tokens: Ids
     """Token ids, an end of text before each document and after the last; lies on disk."""
     unknown: int
     """Tokens that stand for what the vocabulary can't say."""
     fingerprint: str
     """A hash of all token ids."""
+
+    def portions(self) -> Iterator[Ids]:
+        """The tokens from first to last; each portion begins with the last token of the one before.
+
+        They are read, not mapped: pages of the map that were looked at once would count as memory that is held.
+        """
+        with self.path.open("rb") as file:
+            for start in range(0, len(self.tokens) - 1, PORTION):
+                file.seek(start * self.tokens.itemsize)
+                yield np.frombuffer(file.read((PORTION + 1) * self.tokens.itemsize), dtype=self.tokens.dtype)
 
 
 def pack(
@@ -71,7 +84,7 @@ def pack(
     if not (path.is_file() and note.is_file() and read_json(note)["tokens"] * width.itemsize == path.stat().st_size):
         _write(path, note, _tokenised(split, tokenizer, end, advance), width, tokenizer.unk_token_id)
     known = read_json(note)
-    return Packed(np.memmap(path, dtype=width, mode="r"), known["unknown"], known["fingerprint"])
+    return Packed(path, np.memmap(path, dtype=width, mode="r"), known["unknown"], known["fingerprint"])
 
 
 def blocks_folder() -> Path:
