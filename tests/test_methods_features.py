@@ -73,6 +73,7 @@ def test_features_stand_for_the_rows(kind: str) -> None:
         assert stacked["labels"].tolist() == [row["labels"] for row in given.train]
         ahead = applied.trained(inputs_embeds=stacked["inputs_embeds"]).logits
     assert close(whole, ahead)
+    assert applied.trained.main_input_name not in stacked, "Trainer would count the arithmetic of the whole encoder"
     assert (whole - whole[0]).abs().max() > 1e-3
 
 

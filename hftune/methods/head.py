@@ -40,7 +40,6 @@ def split(model: PreTrainedModel) -> Precomputed:
     """The model as a frozen encoder and a head that shares its weights with the model."""
     trained = copy.copy(model)
     trained._modules = {**model._modules, model.base_model_prefix: _Features(model.base_model)}
-    trained.main_input_name = "inputs_embeds"  # what Trainer counts as the input
     return Precomputed(trained=trained, encode=_encoder(model))
 
 
