@@ -14,8 +14,10 @@ from hftune.cli import options
 from hftune.cli.train import run_training
 from hftune.errors import HftuneError
 
-DEFAULT = "finetune/births"
-"""The recipe that stands in where none was given; its settings suit other questions too."""
+NAMED = "finetune/births"
+"""The recipe that stands in where a model is named but no recipe; its settings suit other questions too."""
+FRESH = "finetune/births-fresh"
+"""The recipe that stands in where no model is named either: fresh weights need more than pretrained ones."""
 
 From = Annotated[
     str | None,
@@ -68,13 +70,14 @@ def finetune(
         "push_to_hub": push_to_hub,
     }
     goes_on = resume and not sets and not options.overrides_from(**flags)
+    default = FRESH if flags["model"] is None else NAMED
     run_training(
         # A run that goes on brings its own recipe.
-        recipe if recipe is not None or goes_on else DEFAULT,
+        recipe if recipe is not None or goes_on else default,
         sets,
         flags=flags,
         task="answer",
-        default=DEFAULT,
+        default=default,
         seeds=seeds,
         output=output,
         resume=resume,
