@@ -51,8 +51,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
+@pytest.fixture(scope="session")
+def standing_proof() -> Iterator[None]:
+    """One process from which saved models are proven, as in a study: importing takes longer than loading a tiny one."""
+    from hftune.verify import standing
+
+    with standing():
+        yield
+
+
 @pytest.fixture
-def hftune() -> Callable[..., tuple[int, str, str]]:
+def hftune(standing_proof: None) -> Callable[..., tuple[int, str, str]]:
     """The command line in this process: exit code, standard output, standard error."""
     from typer.testing import CliRunner
 

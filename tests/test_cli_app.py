@@ -210,7 +210,8 @@ def test_a_reader_that_leaves_is_no_error(write: str) -> None:
 
 def test_ctrl_c_is_one_line_and_130() -> None:
     program = (
-        "import hftune.cli as cli, time\n"
+        "import hftune.cli as cli, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs start without it
         "def sleep():\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "cli.COMMANDS['sleep'] = cli.Entry('__main__:sleep', 'Sleep', 'Test')\n"
         "cli.main(['sleep'])"
