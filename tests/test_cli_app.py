@@ -72,7 +72,7 @@ def test_help_of_a_flag_is_the_sentence_under_its_setting() -> None:
     settings = all_settings()
     flags = {
         parameter.name: parameter
-        for command in ("classify", "joint")
+        for command in ("classify", "joint", "pretrain")
         for parameter in cli.load_command(command).params
         if parameter.name in options.FLAGS
     }

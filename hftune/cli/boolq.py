@@ -7,8 +7,6 @@ hftune boolq --method all
 
 from __future__ import annotations
 
-import dataclasses
-
 from hftune.cli import options
 from hftune.cli.flags import COLUMNS, Typed, training_command
 from hftune.errors import HftuneError
@@ -30,11 +28,7 @@ def boolq(typed: Typed) -> None:
     if method == ALL:
         _train_all(typed)
         return
-    default = _default_recipe(method)
-    goes_on = typed.resume and not typed.sets and not options.overrides_from(**typed.flags)
-    # A run that goes on brings its own recipe.
-    chosen = typed if typed.recipe is not None or goes_on else dataclasses.replace(typed, recipe=default)
-    chosen.train(task="classify", default=default)
+    typed.train(task="classify", default=_default_recipe(method), suits_others=True)
 
 
 def _default_recipe(method: str | None) -> str:

@@ -6,12 +6,11 @@ hftune finetune
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
-import typer
-
-from hftune.cli import options
-from hftune.cli.train import run_training
+from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.options import WHAT, option
 from hftune.errors import HftuneError
 
 NAMED = "finetune/births"
@@ -21,66 +20,24 @@ FRESH = "finetune/births-fresh"
 
 From = Annotated[
     str | None,
-    typer.Option(
+    option(
+        WHAT,
+        "RUN|FOLDER|ID",
+        "What was pretrained: a run, a model folder or a Hub id; fresh weights where not given.",
         "--from",
-        metavar="RUN|FOLDER|ID",
-        help="What was pretrained: a run, a model folder or a Hub id; fresh weights where not given.",
-        rich_help_panel="What is trained",
-        show_default=False,
     ),
 ]
 
 
-def finetune(
-    pretrained: From = None,
-    recipe: options.RecipeName = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    batch_size: options.BatchSize = None,
-    lr: options.LearningRate = None,
-    epochs: options.Epochs = None,
-    eval_steps: options.EvalSteps = None,
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    output: options.Output = None,
-    push_to_hub: options.PushToHub = None,
-    resume: options.Resume = False,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
+@training_command(own={"pretrained": From}, without=("tokenizer", "method", "merge", "labels", "max_length", *COLUMNS))
+def finetune(typed: Typed) -> None:
     """Teach a GPT to answer questions, from a pretrained run or from nothing.
 
     Data: the embedded births, a folder of tsv files (question, tab, answer), or one such file.
     """
+    pretrained, model = typed.others["pretrained"], typed.flags["model"]
     if pretrained is not None and model is not None:
         raise HftuneError("--from and --model both name the model", hint="leave one of them out")
-    flags = {
-        "model": pretrained if pretrained is not None else model,
-        "data": data,
-        "batch_size": batch_size,
-        "lr": lr,
-        "epochs": epochs,
-        "eval_steps": eval_steps,
-        "seed": seed,
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-        "push_to_hub": push_to_hub,
-    }
-    goes_on = resume and not sets and not options.overrides_from(**flags)
-    default = FRESH if flags["model"] is None else NAMED
-    run_training(
-        # A run that goes on brings its own recipe.
-        recipe if recipe is not None or goes_on else default,
-        sets,
-        flags=flags,
-        task="answer",
-        default=default,
-        seeds=seeds,
-        output=output,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-    )
+    model = pretrained if pretrained is not None else model
+    chosen = dataclasses.replace(typed, flags={**typed.flags, "model": model})
+    chosen.train(task="answer", default=FRESH if model is None else NAMED, suits_others=True)

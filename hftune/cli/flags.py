@@ -1,4 +1,4 @@
-"""The flags that every command that trains an encoder has, stated once: classify, boolq, joint name only their own.
+"""The flags that every command that trains has, stated once: each command names only its own, and what it has not.
 
 @training_command(own={"unlabeled": options.Unlabeled})
 def joint(typed: Typed) -> None: …
@@ -25,21 +25,26 @@ class Typed:
     sets: list[str] | None
     flags: dict[str, Any]
     """Flags that stand for a setting, by their keys in ``options.FLAGS``; None where not typed."""
+    others: dict[str, Any]
+    """The command's own flags that stand for no setting by themselves."""
     seeds: str | None
     output: Path | None
     resume: bool
     dry_run: bool
     as_json: bool
 
-    def train(self, *, task: str, default: str) -> None:
+    def train(self, *, task: str, default: str, suits_others: bool = False) -> None:
         """Carry it out.
 
         Args:
             task: The task kind of the command.
             default: The recipe that stands in when none was given.
+            suits_others: Whether it does so where another model or other data is named, too.
         """
+        # A run that goes on brings its own recipe.
+        goes_on = self.resume and not self.sets and not options.overrides_from(**self.flags)
         run_training(
-            self.recipe,
+            default if suits_others and self.recipe is None and not goes_on else self.recipe,
             self.sets,
             flags=self.flags,
             task=task,
@@ -82,6 +87,8 @@ SHARED: dict[str, Any] = {
 """Parameter name → its flag, in the order of ``--help``."""
 COLUMNS = ("text_column", "pair_column", "label_column")
 SWITCHES = ("resume", "dry_run", "as_json")
+_KEPT_APART = ("recipe", "sets", "seeds", "output", *SWITCHES)
+"""Shared flags that are fields of ``Typed``."""
 
 
 def training_command(
@@ -90,7 +97,7 @@ def training_command(
     """Give a command the shared flags and its own.
 
     Args:
-        own: Further flags by parameter name, a key of ``options.FLAGS``; they stand after ``--labels``.
+        own: Further flags by parameter name; they stand after ``--labels``. Those in ``options.FLAGS`` are settings.
         without: Shared flags that the command does not have.
     """
     annotations: dict[str, Any] = {}
@@ -103,10 +110,12 @@ def training_command(
     def decorate(command: Callable[[Typed], None]) -> Callable[..., None]:
         @functools.wraps(command)
         def typed_in(**values: Any) -> None:
+            rest = {name: value for name, value in values.items() if name not in options.FLAGS}
             command(
                 Typed(
                     flags={name: value for name, value in values.items() if name in options.FLAGS},
-                    **{name: value for name, value in values.items() if name not in options.FLAGS},
+                    others={name: value for name, value in rest.items() if name not in _KEPT_APART},
+                    **{name: value for name, value in rest.items() if name in _KEPT_APART},
                 )
             )
 

@@ -35,6 +35,7 @@ FLAGS: dict[str, str] = {
     "pair_column": "data.pair_column",
     "label_column": "data.label_column",
     "tokenizer": "model.tokenizer",
+    "attention": "model.attention",
     "trust_remote_code": "model.trust_remote_code",
     "allow_pickle": "model.allow_pickle",
     "unlabeled": "data.unlabeled",
@@ -51,7 +52,7 @@ FLAGS: dict[str, str] = {
 
 MOST_SEEDS = 100
 
-_WHAT = "What is trained"
+WHAT = "What is trained"
 _HOW = "How it is trained"
 _COLUMNS = "Columns of the data"
 _TRUST = "What may be trusted"
@@ -66,7 +67,7 @@ def option(panel: str, metavar: str | None, help_text: str, *names: str) -> Any:
 RecipeName = Annotated[
     str | None,
     option(
-        _WHAT,
+        WHAT,
         "NAME|PATH",
         "A shipped recipe (hftune recipes ls), a YAML file, or a run to repeat.",
         "--recipe",
@@ -75,27 +76,27 @@ RecipeName = Annotated[
 ]
 Model = Annotated[
     str | None,
-    option(_WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
+    option(WHAT, "NAME", "A Hub id, a folder, an hftune run, or scratch:<preset>.", "--model", "-m"),
 ]
 Tokenizer = Annotated[
     str | None,
-    option(_WHAT, "NAME", "Tokenizer to use instead of the model's own: a Hub id or a folder.", "--tokenizer"),
+    option(WHAT, "NAME", "Tokenizer to use instead of the model's own: a Hub id or a folder.", "--tokenizer"),
 ]
 Data = Annotated[
     str | None,
     option(
-        _WHAT,
+        WHAT,
         "NAME|PATH",
         "An embedded name, a Hub id, a folder of split files, or one file.",
         "--data",
         "-d",
     ),
 ]
-Method = Annotated[str | None, option(_WHAT, "KIND", "Which weights move.", "--method")]
+Method = Annotated[str | None, option(WHAT, "KIND", "Which weights move.", "--method")]
 Merge = Annotated[
     bool | None,
     option(
-        _WHAT,
+        WHAT,
         None,
         "Put the trained adapter into the weights and save a plain checkpoint; lora and ia3 only.",
         "--merge/--no-merge",
@@ -104,7 +105,7 @@ Merge = Annotated[
 Labels = Annotated[
     int | None,
     option(
-        _WHAT,
+        WHAT,
         "N",
         "Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500).",
         "--labels",

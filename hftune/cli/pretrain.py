@@ -6,13 +6,12 @@ hftune pretrain --recipe pretrain/births-span --output runs/births
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
-from hftune.cli import options
-from hftune.cli.train import run_training
+from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.options import WHAT, option
 from hftune.errors import HftuneError
 
 
@@ -40,95 +39,51 @@ OBJECTIVES = {
 
 Objective = Annotated[
     str | None,
-    typer.Option(
-        "--objective",
-        metavar="|".join(OBJECTIVES),
-        help="What is learned: span (write what was taken out), clm (write what comes next), both with a GPT, or mlm "
+    option(
+        WHAT,
+        "|".join(OBJECTIVES),
+        "What is learned: span (write what was taken out), clm (write what comes next), both with a GPT, or mlm "
         "(fill in masked words, with a BERT). The recipe's, or span, where not given.",
-        rich_help_panel="What is trained",
-        show_default=False,
+        "--objective",
     ),
 ]
 CorpusName = Annotated[
     str | None,
-    typer.Option(
+    option(
+        WHAT,
+        "NAME|PATH",
+        "The text: an embedded name, a txt, jsonl or parquet file, a folder of split files, or a Hub id.",
         "--corpus",
         "-c",
-        metavar="NAME|PATH",
-        help="The text: an embedded name, a txt, jsonl or parquet file, a folder of split files, or a Hub id.",
-        rich_help_panel="What is trained",
-        show_default=False,
     ),
 ]
 Attention = Annotated[
     str | None,
-    typer.Option(
+    option(
+        WHAT,
+        "vanilla|rope|synthesizer|performer|bigbird|linformer",
+        "How a fresh minGPT attends; vanilla where not given.",
         "--attention",
-        metavar="NAME",
-        help="How a fresh minGPT attends: vanilla, rope, synthesizer, performer, bigbird or linformer.",
-        rich_help_panel="What is trained",
-        show_default=False,
     ),
 ]
 
 
-def pretrain(
-    recipe: options.RecipeName = None,
-    objective: Objective = None,
-    corpus: CorpusName = None,
-    model: options.Model = None,
-    tokenizer: options.Tokenizer = None,
-    method: options.Method = None,
-    merge: options.Merge = None,
-    attention: Attention = None,
-    batch_size: options.BatchSize = None,
-    lr: options.LearningRate = None,
-    epochs: options.Epochs = None,
-    eval_steps: options.EvalSteps = None,
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    output: options.Output = None,
-    push_to_hub: options.PushToHub = None,
-    resume: options.Resume = False,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
+@training_command(
+    own={"objective": Objective, "corpus": CorpusName, "attention": Attention},
+    without=("data", "labels", "max_length", *COLUMNS),
+)
+def pretrain(typed: Typed) -> None:
     """Train a language model on plain text, from scratch or from a checkpoint.
 
     `hftune finetune --from RUN` then teaches it to answer questions about that text.
     """
-    task = _objective(objective, recipe, output if resume else None)
-    shape = [] if attention is None else [f"model.attention={attention}"]
-    defaults = OBJECTIVES[task]
-    run_training(
-        recipe if recipe is not None or model is not None or corpus is None else defaults.for_text(corpus),
-        [*shape, *(sets or [])] or None,
-        flags={
-            "model": model,
-            "tokenizer": tokenizer,
-            "method": method,
-            "merge": merge,
-            "data": corpus,
-            "batch_size": batch_size,
-            "lr": lr,
-            "epochs": epochs,
-            "eval_steps": eval_steps,
-            "seed": seed,
-            "trust_remote_code": trust_remote_code,
-            "allow_pickle": allow_pickle,
-            "push_to_hub": push_to_hub,
-        },
-        task=task,
-        default=defaults.nothing_named,
-        seeds=seeds,
-        output=output,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-    )
+    objective, corpus = typed.others["objective"], typed.others["corpus"]
+    task = _objective(objective, typed.recipe, typed.output if typed.resume else None)
+    defaults, recipe = OBJECTIVES[task], typed.recipe
+    if recipe is None and typed.flags["model"] is None and corpus is not None:
+        recipe = defaults.for_text(corpus)
+    chosen = dataclasses.replace(typed, recipe=recipe, flags={**typed.flags, "data": corpus})
+    chosen.train(task=task, default=defaults.nothing_named)
 
 
 def _objective(asked: str | None, recipe: str | None, resumed: Path | None) -> str:

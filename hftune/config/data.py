@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from hftune.config.section import Section
 
 
-class LabelledData(Section):
-    """Labelled texts or pairs of texts, in three splits."""
+class SplitData(Section):
+    """Rows in up to three splits, from this machine or from the Hub."""
 
-    kind: Literal["labelled"] = "labelled"
-    name: str = "reviews"
+    kind: str
+    name: str
     """An embedded name, a Hub id, a folder of split files, or one file."""
     subset: str | None = None
     """The configuration of a Hub dataset that has several."""
@@ -25,6 +25,16 @@ class LabelledData(Section):
     """File of the dev split, or its name on the Hub."""
     test: str | None = None
     """File of the test split, or its name on the Hub."""
+    split_seed: int = Field(default=0, ge=0)
+    """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
+
+
+class LabelledData(SplitData):
+    """Labelled texts or pairs of texts, in three splits."""
+
+    kind: Literal["labelled"] = "labelled"
+    name: str = "reviews"
+    """An embedded name, a Hub id, a folder of split files, or one file."""
     text_column: str | None = None
     """Column of the (first) text; found by its name where not given."""
     pair_column: str | None = None
@@ -41,8 +51,6 @@ class LabelledData(Section):
     """Share of train that becomes dev when there is no dev split."""
     test_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of train that becomes test when there is no test split; 0 makes none."""
-    split_seed: int = Field(default=0, ge=0)
-    """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
 
 
 class JointData(LabelledData):
@@ -70,30 +78,18 @@ class JointData(LabelledData):
         return self.max_length if self.line_by_line is False and self.block_size is None else self.block_size
 
 
-class CorpusData(Section):
+class CorpusData(SplitData):
     """Plain text, in documents: what a language model is pretrained on."""
 
     kind: Literal["corpus"] = "corpus"
     name: str = "births"
     """An embedded name, a Hub id, a folder of split files, or one file."""
-    subset: str | None = None
-    """The configuration of a Hub dataset that has several."""
-    revision: str | None = None
-    """Branch, tag or commit of a Hub dataset."""
-    train: str | None = None
-    """File of the training split, where the names in the folder do not tell; or its name on the Hub."""
-    dev: str | None = None
-    """File of the dev split, or its name on the Hub."""
-    test: str | None = None
-    """File of the test split, or its name on the Hub."""
     text_column: str | None = None
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
     documents: Literal["lines", "paragraphs", "file", "labelled"] | None = None
     """What a document is: a line (the default), what stands between blank lines, the whole file, or a labelled text."""
     dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
-    split_seed: int = Field(default=0, ge=0)
-    """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
 
 
 class QuestionData(Section):

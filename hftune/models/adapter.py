@@ -18,7 +18,7 @@ from transformers.utils import cached_file
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import read_json
-from hftune.models.checkpoint import explained, refuse_pickle
+from hftune.models.checkpoint import explained, how_to_load, refuse_pickle
 
 CONFIG = "adapter_config.json"
 BASE = "base"
@@ -107,14 +107,11 @@ def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | N
     with explained(section.model_copy(update={"name": name})):
         base = AutoModelForSequenceClassification.from_pretrained(
             name,
-            revision=revision,
-            trust_remote_code=section.trust_remote_code,
-            use_safetensors=None if section.allow_pickle else True,
             # The base may bring a head for other labels; the adapter brings the one that was trained.
             ignore_mismatched_sizes=True,
             id2label=dict(enumerate(labels)),
             label2id={label: index for index, label in enumerate(labels)},
-            dtype=torch.float32,
+            **{**how_to_load(section), "revision": revision},
         )
     model = PeftModel.from_pretrained(base, str(folder))
     model.eval()

@@ -17,7 +17,7 @@ from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models import mingpt
 from hftune.models.adapter import adapter_parts, is_adapter, save_adapter
-from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_pickle
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, load_config
 from hftune.models.presets import refuse_other_head
@@ -38,13 +38,7 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     refuse_pickle(location, section)
     with explained(section):
         model, info = AutoModelForCausalLM.from_pretrained(
-            location,
-            config=config,
-            revision=section.revision,
-            trust_remote_code=section.trust_remote_code,
-            use_safetensors=None if section.allow_pickle else True,
-            dtype=torch.float32,
-            output_loading_info=True,
+            location, config=config, output_loading_info=True, **how_to_load(section)
         )
     if info["missing_keys"]:
         raise HftuneError(
@@ -99,13 +93,7 @@ def load_saved_lm(
         facts = saved_facts(location, section.revision)
         adapted = is_adapter(location, section.revision)
         folder, name, revision = adapter_parts(location, section) if adapted else (None, location, section.revision)
-        model = AutoModelForCausalLM.from_pretrained(
-            name,
-            revision=revision,
-            trust_remote_code=section.trust_remote_code,
-            use_safetensors=None if section.allow_pickle else True,
-            dtype=torch.float32,
-        )
+        model = AutoModelForCausalLM.from_pretrained(name, **{**how_to_load(section), "revision": revision})
         if folder is not None:
             model = PeftModel.from_pretrained(model, str(folder))
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

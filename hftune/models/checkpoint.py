@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -52,6 +54,17 @@ def locate(name: str) -> str:
             hint=did_you_mean(name, siblings) or "check the path; a Hub id has the form user/name",
         )
     return name
+
+
+def how_to_load(section: ModelSection) -> dict[str, Any]:
+    """Arguments of every ``from_pretrained`` that loads weights: in fp32, and no code and no pickle without a word."""
+    return {
+        "revision": section.revision,
+        "trust_remote_code": section.trust_remote_code,
+        # True also looks for the Hub's own safetensors conversion; None would fall back to a pickle in silence.
+        "use_safetensors": None if section.allow_pickle else True,
+        "dtype": torch.float32,
+    }
 
 
 def locate_tokenizer(name: str) -> str:

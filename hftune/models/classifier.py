@@ -25,7 +25,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.checkpoint import ask_first, explained, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_pickle
 from hftune.models.facts import CARD, saved_facts
 
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -146,13 +146,7 @@ def _full_precision() -> Iterator[None]:
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
     if is_adapter(location, section.revision):
         return load_adapter(location, section, facts.get("labels"))
-    return AutoModelForSequenceClassification.from_pretrained(
-        location,
-        revision=section.revision,
-        trust_remote_code=section.trust_remote_code,
-        use_safetensors=None if section.allow_pickle else True,
-        dtype=torch.float32,
-    )
+    return AutoModelForSequenceClassification.from_pretrained(location, **how_to_load(section))
 
 
 def encode(

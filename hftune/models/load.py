@@ -20,7 +20,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models import mingpt
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import ask_first, explained, locate, locate_tokenizer, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, locate_tokenizer, refuse_pickle
 from hftune.models.presets import preset, refuse_other_head
 
 logger = logging.getLogger(__name__)
@@ -100,13 +100,9 @@ def load_sequence_classifier(
         model, info = AutoModelForSequenceClassification.from_pretrained(
             location,
             config=config,
-            revision=section.revision,
-            trust_remote_code=section.trust_remote_code,
-            # True also looks for the Hub's own safetensors conversion; None would fall back to a pickle in silence.
-            use_safetensors=None if section.allow_pickle else True,
             ignore_mismatched_sizes=True,
-            dtype=torch.float32,
             output_loading_info=True,
+            **how_to_load(section),
         )
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise HftuneError(

@@ -19,7 +19,7 @@ from transformers.utils import cached_file
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.models.checkpoint import explained, locate, refuse_pickle
+from hftune.models.checkpoint import explained, how_to_load, locate, refuse_pickle
 from hftune.models.joint import FAMILIES, MASKED, as_masked_lm, row_statistics, with_mlm_head
 from hftune.models.load import LoadedModel, load_config, load_sequence_classifier
 
@@ -145,10 +145,8 @@ def _from_checkpoint(
             location,
             config=config,
             subfolder=BESIDE if _has_beside(location, section.revision) else "",
-            revision=section.revision,
-            use_safetensors=None if section.allow_pickle else True,
-            dtype=torch.float32,
             output_loading_info=True,
+            **how_to_load(section),
         )
     return model, set(info["missing_keys"])
 

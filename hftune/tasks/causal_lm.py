@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.config.data import CorpusData
@@ -31,6 +30,7 @@ from hftune.models.token_scores import score_sequences, token_scores
 from hftune.models.vocabulary import Learning, end_of_text, train_vocabulary
 from hftune.models.writer import Sampling, Writer
 from hftune.runs.naming import public_name
+from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.packing import BlockBatches, Blocks, Packed, pack
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
@@ -147,14 +147,12 @@ class CausalLanguageModel:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Logits after each probe text."""
-        return _probe_outputs(model, tokenizer, rows)
+        return next_logits(model, tokenizer, rows)
 
     @staticmethod
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
         """The same from the saved folder."""
-        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
-        model, tokenizer, _ = load_saved_lm(str(folder), section, "cpu")
-        return _probe_outputs(model, tokenizer, rows)
+        return saved_next_logits(folder, rows, trust_remote_code)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: TextCorpus, folder: Path) -> None:
         """Weights, code and tokenizer, or the adapter: what `hftune generate` loads."""
@@ -279,18 +277,3 @@ def _starts_often(data: TextCorpus) -> bool:
     """Whether the model has seen enough beginnings of documents to know one by the end of text before it."""
     facts = data.facts["train"]
     return facts.documents >= 20
-
-
-def _probe_outputs(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    block, was_training = max_positions(model.config) or LONGEST, model.training
-    model.eval()
-    logits = []
-    with torch.inference_mode():
-        for row in rows:
-            ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"][: min(block, LONGEST)]
-            made = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
-            logits.append(made[0, -1].float().cpu().tolist())
-    model.train(was_training)
-    return {"logits": logits}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.config.data import CorpusData
@@ -26,6 +25,7 @@ from hftune.models.presets import MinGPTPreset, preset, refuse_other_head
 from hftune.models.token_scores import score_sequences, token_scores
 from hftune.runs.naming import public_name
 from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
+from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.sequences import CorruptedRows, FixedRows, NextTokenBatches, Tokens
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
@@ -117,14 +117,12 @@ class SpanCorruption:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Logits after each probe document."""
-        return _probe_outputs(model, tokenizer, rows)
+        return next_logits(model, tokenizer, rows)
 
     @staticmethod
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
         """The same from the saved folder."""
-        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
-        model, tokenizer, _ = load_saved_lm(str(folder), section, "cpu")
-        return _probe_outputs(model, tokenizer, rows)
+        return saved_next_logits(folder, rows, trust_remote_code)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
         """Weights, code and tokenizer: what transformers loads, and `hftune finetune --from` goes on with."""
@@ -253,18 +251,3 @@ def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: n
 def _longest(drawn: Plan) -> int:
     """Tokens of the longest span, with its end mark."""
     return int(drawn.widths[:, 0].max()) + 1
-
-
-def _probe_outputs(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    block, was_training = int(model.config.max_position_embeddings), model.training
-    model.eval()
-    encoded = [tokenizer(row["text"], add_special_tokens=False)["input_ids"][:block] for row in rows]
-    logits = []
-    with torch.inference_mode():
-        for ids in encoded:
-            made = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
-            logits.append(made[0, -1].float().cpu().tolist())
-    model.train(was_training)
-    return {"logits": logits}

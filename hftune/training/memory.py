@@ -6,6 +6,7 @@ Used by ``hftune.training.fitting``, ``hftune.pipeline`` and ``hftune.dryrun``.
 from __future__ import annotations
 
 import ctypes
+import logging
 import resource
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ def out_of_memory(batches: RankBatches) -> Iterator[None]:
 
 PROCESS = Path("/proc/self")
 
+logger = logging.getLogger(__name__)
+
 
 def forget_peak() -> None:
     """Start measuring anew: a process that trains run after run shall not show one run's peak in the next."""
@@ -46,8 +49,8 @@ def forget_peak() -> None:
         try:
             ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, else it counts as held
             (PROCESS / "clear_refs").write_text("5")  # sets the peak to what is held now
-        except (OSError, AttributeError):
-            pass  # another C library, or a locked-down machine: the peak is then that of the whole process
+        except (OSError, AttributeError) as error:  # a locked-down machine, or a C library without malloc_trim
+            logger.debug("the peak of memory is that of the whole process: %s", error)
 
 
 def peak_memory() -> int:
@@ -57,10 +60,9 @@ def peak_memory() -> int:
     """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
-    try:
-        for line in (PROCESS / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # no such file system: macOS
+    status = PROCESS / "status"  # not there on macOS
+    lines = status.read_text().splitlines() if status.is_file() else []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
