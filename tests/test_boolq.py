@@ -170,10 +170,14 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     assert [recipe_for(plan, setting, 1).method.kind for setting in grid(plan)] == list(METHODS)
     given: dict[str, Any] = {}
     monkeypatch.setattr(command, "sweep", lambda **arguments: given.update(arguments))
-    code, _, err = hftune("boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--labels", "50")
+    code, _, err = hftune(
+        "boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--labels", "50", "-j", "2"
+    )
     assert code == 0, err
-    assert (given["study"], given["seeds"]) == ("boolq-methods", "4")
+    assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
     assert given["sets"] == ['model.name="some/model"', "data.labels=50"]
     for flag in (("--merge",), ("--dry-run",), ("--push-to-hub", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
+    code, _, err = hftune("boolq", "--method", "lora", "--jobs", "2")
+    assert code == 2 and "--jobs" in err and "--method all" in err

@@ -2,13 +2,14 @@
 
 hftune boolq --method prefix
 hftune boolq --recipe boolq/roberta-base/lora --seeds 1,2,3
-hftune boolq --method all
+hftune boolq --method all --jobs 2
 """
 
 from __future__ import annotations
 
 from hftune.cli import options
 from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.sweep import Jobs
 from hftune.errors import HftuneError
 
 DEFAULTS = "boolq/mini"
@@ -18,7 +19,7 @@ STUDY = "boolq-methods"
 ALL = "all"
 
 
-@training_command(without=COLUMNS)
+@training_command(own={"jobs": Jobs}, without=COLUMNS)
 def boolq(typed: Typed) -> None:
     """Answer yes/no questions over passages, under one method or all: --method all trains and compares every one.
 
@@ -28,6 +29,11 @@ def boolq(typed: Typed) -> None:
     if method == ALL:
         _train_all(typed)
         return
+    if typed.others["jobs"] is not None:
+        raise HftuneError(
+            "--jobs says how many runs of a study are made at once, and one method is one run",
+            hint=f"leave it out, or train every method: --method {ALL}",
+        )
     typed.train(task="classify", default=_default_recipe(method), suits_others=True)
 
 
@@ -59,6 +65,7 @@ def _train_all(typed: Typed) -> None:
         recipe=typed.recipe,
         sets=[*stated, *(typed.sets or [])],
         seeds=seeds if flags["seed"] is None else str(flags["seed"]),
+        jobs=typed.others["jobs"],
         output=typed.output,
         as_json=typed.as_json,
     )
