@@ -191,6 +191,20 @@ def test_untrusted_text_in_errors_logs_and_json(
     assert r"WARNING: label x\x1b]0;title\x07\x9b\u202e[red]" in err
 
 
+def test_a_note_is_said_once_and_a_warning_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    import logging
+
+    def several_runs() -> None:
+        for _ in range(3):
+            logging.getLogger("hftune.test").info("the rate is left out")
+            logging.getLogger("hftune.test").warning("no answer")
+
+    table_with(monkeypatch, several_runs)
+    for _ in range(2):  # each command begins anew
+        _, _, err = hftune("boom")
+        assert (err.count("the rate is left out"), err.count("no answer")) == (1, 3)
+
+
 @pytest.mark.parametrize("write", ["terminal.say(line)", "sys.stdout.write(line + chr(10))"])
 def test_a_reader_that_leaves_is_no_error(write: str) -> None:
     program = (

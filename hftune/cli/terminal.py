@@ -91,13 +91,19 @@ def show_traceback(error: BaseException) -> None:
 class _TerminalHandler(logging.Handler):
     """Log records through the console, so that they do not tear a progress bar apart."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
     def emit(self, record: logging.LogRecord) -> None:
-        """One line a record; warnings stand out."""
+        """One line a record; warnings stand out, and a note is said once, however many runs of a study it holds for."""
         try:
+            line = self.format(record)
             if record.levelno >= logging.WARNING:
-                note(f"{record.levelname}: {self.format(record)}", style="bold yellow")
-            else:
-                note(self.format(record))
+                note(f"{record.levelname}: {line}", style="bold yellow")
+            elif line not in self._said:
+                self._said.add(line)
+                note(line)
         except Exception:
             self.handleError(record)
 
