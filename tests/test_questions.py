@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hftune.config import load_recipe
 from hftune.config.data import QuestionData
 from hftune.data.questions import load_question_split, load_questions
 from hftune.errors import HftuneError
@@ -58,6 +59,18 @@ def test_files_of_the_course(tmp_path: Path) -> None:
     assert load_question_split(section, "test")[1].answers is None
     with pytest.raises(HftuneError, match="no all split"):
         load_question_split(section, "all")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    text = "Where was A\u2028B born?\tRome\nWhere was C\x85 born?\tOslo\nno tab\n"
+    with pytest.raises(HftuneError, match="line 3: expected question<TAB>answer"):
+        load_questions(folder(tmp_path, train=text, dev="a?\tb\n"))
+
+
+@pytest.mark.parametrize("template", ["Where was X born?", "{} and {}"])
+def test_a_template_shows_one_name(template: str) -> None:
+    with pytest.raises(HftuneError, match="template must hold {} once"):
+        load_recipe("finetune/births", {"data.template": template})
 
 
 def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:

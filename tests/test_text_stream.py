@@ -11,6 +11,7 @@ import pytest
 
 from hftune.config.data import CorpusData
 from hftune.data import pieces
+from hftune.data.corpus import load_corpus
 from hftune.data.stream import stream_corpus
 from hftune.errors import HftuneError
 
@@ -45,6 +46,28 @@ def test_documents_are_whole_however_small_the_pieces(
     path = tmp_path / "text.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     assert documents(path, cut) == expected
+
+
+def test_a_large_file_is_not_read_whole_to_say_what_is_wrong_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a\n" * 10 + b"\xff" + b"b" * 100)
+    monkeypatch.setattr(pieces, "READ", 7)
+    monkeypatch.setattr(Path, "read_bytes", None)
+    with pytest.raises(HftuneError, match=r"byte 0xff at offset 20 \(line 11\)"):
+        stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+
+
+def test_a_file_keeps_the_blanks_at_its_end_and_a_blank_file_is_no_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "text.txt"
+    monkeypatch.setattr(pieces, "PIECE", 4)
+    path.write_text("word\n\n\n\n\n\n", encoding="utf-8")
+    assert documents(path, "file") == ["word\n\n\n\n\n\n"]
+    path.write_text("\n\n", encoding="utf-8")
+    assert documents(path, "file") == []
 
 
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
@@ -103,6 +126,18 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
     path.write_bytes(b"fine\n" * 300_000 + b"bad \xff byte")
     with pytest.raises(HftuneError, match="line 300001"):
         stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+    path.write_bytes(b"fine\n" * 300_000 + "half é".encode()[:-1])
+    with pytest.raises(HftuneError, match=r"byte 0xc3 at offset 1500005 \(line 300001\)"):
+        stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+    path.write_bytes(b"fine\n" * 300_000 + b"BZh, and a NUL \0")
+    with pytest.raises(HftuneError, match=r"NUL byte at offset 1500015 \(line 300001\)"):
+        stream_corpus(CorpusData(name=str(path), dev_share=0.1))
+    (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "b \\ud83d"}\n', encoding="utf-8")
+    for read in (stream_corpus, load_corpus):
+        with pytest.raises(HftuneError, match="'half.jsonl', line 2: the text holds half a surrogate pair"):
+            read(CorpusData(name=str(tmp_path / "half.jsonl"), dev_share=0.1))
+        with pytest.raises(HftuneError, match="'labelled' texts for masked words only"):
+            read(CorpusData(name=str(path), documents="labelled", dev_share=0.1))
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{oops\n', encoding="utf-8")
     with pytest.raises(HftuneError, match="line 2: not valid JSON"):
         stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), dev_share=0.1))

@@ -113,5 +113,11 @@ class QuestionData(Section):
     split_seed: int = Field(default=0, ge=0)
     """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
 
+    @model_validator(mode="after")
+    def _place_of_the_name(self) -> QuestionData:
+        if self.template is not None and self.template.count("{}") != 1:
+            raise ValueError("template must hold {} once, where the name stands, as in 'Where was {} born?'")
+        return self
+
 
 DataSection = Annotated[LabelledData | JointData | CorpusData | QuestionData, Field(discriminator="kind")]

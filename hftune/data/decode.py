@@ -41,9 +41,39 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def decode(content: bytes, path: Path) -> str:
-    """Text of a UTF-8 file; a byte order mark at its start is left out."""
+def decode(content: bytes, path: Path, *, offset: int = 0, lines: int = 0) -> str:
+    """Text of a UTF-8 file; a byte order mark at its start is left out.
+
+    Args:
+        content: The file, or a part of it.
+        path: For the messages.
+        offset: Bytes of the file before that part.
+        lines: Lines that end before it.
+    """
     name = quote(path.name)
+    if not offset:
+        _refuse_binary(content, name)
+    nul = content.find(b"\0")
+    if nul >= 0:
+        line = lines + content.count(b"\n", 0, nul) + 1
+        raise HftuneError(
+            f"{name} holds a NUL byte at offset {offset + nul} (line {line}): a binary or a damaged file",
+            hint="give a text file in UTF-8; `tr -d '\\000'` removes stray NUL bytes",
+        )
+    skipped = len(BOM) if not offset and content.startswith(BOM) else 0
+    try:
+        return content[skipped:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = error.start + skipped
+        line = lines + content.count(b"\n", 0, place) + 1
+        raise HftuneError(
+            f"{name} is not UTF-8: byte 0x{content[place]:02x} at offset {offset + place} (line {line})",
+            hint="convert it, for example with `iconv -f latin1 -t utf-8`",
+        ) from error
+
+
+def _refuse_binary(content: bytes, name: str) -> None:
+    """Say what a file is that begins as no text does."""
     if content.startswith(UTF16):
         raise HftuneError(f"{name} is UTF-16, not UTF-8", hint="save it again as UTF-8")
     for magic, kind in MAGIC.items():
@@ -52,20 +82,3 @@ def decode(content: bytes, path: Path) -> str:
                 f"{name} is a binary file ({kind}), not text",
                 hint="unpack or convert it to csv, tsv, json, jsonl or parquet (with that ending) first",
             )
-    nul = content.find(b"\0")
-    if nul >= 0:
-        line = content.count(b"\n", 0, nul) + 1
-        raise HftuneError(
-            f"{name} holds a NUL byte at offset {nul} (line {line}): a binary or a damaged file",
-            hint="give a text file in UTF-8; `tr -d '\\000'` removes stray NUL bytes",
-        )
-    try:
-        return content.removeprefix(BOM).decode("utf-8")
-    except UnicodeDecodeError as error:
-        skipped = len(BOM) if content.startswith(BOM) else 0
-        offset = error.start + skipped
-        line = content.count(b"\n", 0, offset) + 1
-        raise HftuneError(
-            f"{name} is not UTF-8: byte 0x{content[offset]:02x} at offset {offset} (line {line})",
-            hint="convert it, for example with `iconv -f latin1 -t utf-8`",
-        ) from error

@@ -85,16 +85,37 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
 def from_table(table: Table, section: CorpusData) -> Documents:
     """The text column of a table; rows without text are left out, as blank lines are."""
     column = text_column(table, section.text_column)
-    values = table.columns[column]
-    strange = next((row for row, value in enumerate(values) if not isinstance(value, str | None)), None)
-    if strange is not None:
+    found = [cell_text(value, table.where, table.place(row), column) for row, value in enumerate(table.columns[column])]
+    kept = [row for row, text in enumerate(found) if text is not None]
+    return Documents(
+        table.where, tuple(text for text in found if text is not None), tuple(table.place(row) for row in kept)
+    )
+
+
+def cell_text(value: object, where: str, place: str, column: str) -> str | None:
+    """The text of one cell of a table; None where there is none, as for a blank line.
+
+    Args:
+        value: What stands there.
+        where: The table, for the messages.
+        place: ``line 7`` or ``row 7``.
+        column: The column's name.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
         raise HftuneError(
-            f"{quote(table.where)}, {table.place(strange)}: expected text in the column {quote(column)}, "
-            f"got {quote(values[strange])}",
+            f"{quote(where)}, {place}: expected text in the column {quote(column)}, got {quote(value)}",
             hint="name the column of the text with --set data.text_column=NAME",
         )
-    kept = [row for row, value in enumerate(values) if value is not None and value.strip()]
-    return Documents(table.where, tuple(values[row] for row in kept), tuple(table.place(row) for row in kept))
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise HftuneError(
+            f"{quote(where)}, {place}: the text holds half a surrogate pair",
+            hint="write the file again with whole characters (\\ud83d\\ude00, not \\ud83d alone)",
+        ) from error
+    return value if value.strip() else None
 
 
 def text_column(table: Table, named: str | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hftune.config.data import CorpusData
 from hftune.data.decode import BOM, MAGIC, UTF16, decode, read_bytes
-from hftune.data.documents import PLAIN, TABLES, text_column
+from hftune.data.documents import PLAIN, TABLES, cell_text, text_column
 from hftune.data.sources import FORMATS, read_file
 from hftune.data.table import Table
 from hftune.data.wording import quote
@@ -70,7 +70,7 @@ def hub_pieces(where: str, rows: Any, section: CorpusData) -> Iterator[Piece]:
     for batch in rows.select_columns([column]).iter(batch_size=ROWS):
         for value in batch[column]:
             number += 1
-            if (text := _text(value, where, number, column)) is not None:
+            if (text := cell_text(value, where, f"row {number}", column)) is not None:
                 yield from _pieces_of(text)
 
 
@@ -79,17 +79,21 @@ def _decoded(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     if not path.is_file():
         read_bytes(path)  # says what it is instead
+    offset = lines = 0
+    content = b""
     try:
         with path.open("rb") as file:
-            first = True
             while content := file.read(READ):
-                if b"\0" in content or (first and content.startswith((*UTF16, *MAGIC))):
+                if b"\0" in content or (not offset and content.startswith((*UTF16, *MAGIC))):
                     raise UnicodeDecodeError("utf-8", content[:1], 0, 1, "not a text")
-                yield decoder.decode(content.removeprefix(BOM) if first else content)
-                first = False
+                yield decoder.decode(content if offset else content.removeprefix(BOM))
+                offset += len(content)
+                lines += content.count(b"\n")
             decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        decode(read_bytes(path), path)  # which says where, and what to do
+        # Says where, and what to do; bytes of a character that the last cut went through were read before.
+        begun = decoder.getstate()[0]
+        decode(begun + content, path, offset=offset - len(begun), lines=lines)
         raise
     except OSError as error:
         name = quote(path.name)
@@ -122,18 +126,19 @@ def _each_line(path: Path) -> Iterator[Piece]:
 def _paragraphs(path: Path) -> Iterator[Piece]:
     """What stands between blank lines."""
     held: list[str] = []
-    begun, at_start = False, True
+    size, begun, at_start = 0, False, True
     for text, ends in _lines(path):
         if at_start and ends and not text.strip():
             if begun:
                 yield Piece("".join(held), True)
-            held, begun = [], False
+            held, size, begun = [], 0, False
         else:
             held.append(f"\n{text}" if begun and at_start else text)
+            size += len(held[-1])
             begun = True
-            if sum(map(len, held)) > PIECE:
+            if size > PIECE:
                 yield Piece("".join(held), False)
-                held = []
+                held, size = [], 0
         at_start = ends
     if begun:
         yield Piece("".join(held), True)
@@ -141,17 +146,15 @@ def _paragraphs(path: Path) -> Iterator[Piece]:
 
 def _whole(path: Path) -> Iterator[Piece]:
     """The text as it stands, every character of it."""
-    rest = ""
+    rest, begun = "", False
     for chunk in _decoded(path):
         rest += chunk
         while len(rest) > PIECE:
             cut = _cut(rest)
             yield Piece(rest[:cut], False)
-            rest = rest[cut:]
-    if rest.strip():
+            rest, begun = rest[cut:], True
+    if begun or rest.strip():
         yield Piece(rest, True)
-    else:
-        yield Piece("", True)
 
 
 def _cut(text: str) -> int:
@@ -185,7 +188,7 @@ def _json_lines(path: Path, section: CorpusData) -> Iterator[str]:
         if not isinstance(row, dict):
             raise _bad_row(path, number, f"expected an object, got {quote(row)}")
         column = column or text_column(Table(path.name, {name: [] for name in row}), section.text_column)
-        text = _text(row.get(column), path.name, number, column, "line")
+        text = cell_text(row.get(column), path.name, f"line {number}", column)
         if text is not None:
             yield text
 
@@ -207,7 +210,7 @@ def _parquet(path: Path, section: CorpusData) -> Iterator[str]:
         for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
-                text = _text(value, path.name, number, column)
+                text = cell_text(value, path.name, f"row {number}", column)
                 if text is not None:
                     yield text
     except (pa.ArrowException, OSError) as error:
@@ -222,19 +225,9 @@ def _whole_table(path: Path, section: CorpusData) -> Iterator[str]:
     table = read_file(path, [section.text_column] if section.text_column else [])
     column = text_column(table, section.text_column)
     for number, value in enumerate(table.columns[column], start=1):
-        text = _text(value, path.name, number, column)
+        text = cell_text(value, path.name, f"row {number}", column)
         if text is not None:
             yield text
-
-
-def _text(value: Any, where: str, row: int, column: str, unit: str = "row") -> str | None:
-    """A text of a table; None where there is none, as for a blank line."""
-    if value is not None and not isinstance(value, str):
-        raise HftuneError(
-            f"{quote(where)}, {unit} {row}: expected text in the column {quote(column)}, got {quote(value)}",
-            hint="name the column of the text with --set data.text_column=NAME",
-        )
-    return value if value is not None and value.strip() else None
 
 
 CUTS: dict[str, Callable[[Path], Iterator[Piece]]] = {"lines": _each_line, "paragraphs": _paragraphs, "file": _whole}

@@ -185,7 +185,7 @@ def _read_split(paths: Sequence[Path], split: str) -> Questions:
 
 def _read(path: Path, *, answers: bool | None) -> Questions:
     """One file; answers says whether they must be there, None takes what the first line shows."""
-    lines = read_text(path).rstrip("\r\n").splitlines()
+    lines = read_text(path).rstrip("\r\n").split("\n")  # nothing else ends a line, as editors count them
     if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) == HEADER:
         first, lines = 2, lines[1:]
     else:
