@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from hftune.config import load_recipe
 from hftune.config.data import QuestionData
 from hftune.errors import HftuneError
-from hftune.models.answerer import Answerer, padded, sequences
+from hftune.models.answerer import Answerer, sequences
 from hftune.models.causal import load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
+from hftune.models.token_scores import NextTokenBatches
 from hftune.runs.directory import RunDir
 from hftune.tasks.question_answer import forced_match
 
@@ -248,10 +249,16 @@ def test_another_vocabulary_is_refused(there: Path, hftune: Hftune, tmp_path: Pa
     assert code == 2 and "vocabulary is not that of the checkpoint" in err
 
 
-@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("attention", [*ATTENTION, "gpt2"])
 def test_batches_and_cache_change_no_answer(attention: str) -> None:
     tokenizer = build_char_tokenizer(["abcdefgh ?"], block_size=BLOCK)
-    answerer = Answerer(tiny(tokenizer, attention).eval(), tokenizer, longest=12)
+    if attention == "gpt2":  # counts positions from the left, padding among them, unless it is told
+        torch.manual_seed(0)
+        shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": BLOCK, "initializer_range": 0.5}
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=1, **shape))
+    else:
+        model = tiny(tokenizer, attention)
+    answerer = Answerer(model.eval(), tokenizer, longest=12)
     questions = ["a?", "bcd efgh?", "h" * 20 + "?", "abc?", "g" * 34]
     together = answerer.answers(questions)
     for question, answer in zip(questions, together, strict=True):
@@ -278,9 +285,10 @@ def test_one_pass_tells_what_greedy_decoding_gives(tuned: Path) -> None:
     answerer = Answerer.load(str(tuned), device="cpu")
     questions = [f"Where was {name} born?" for name in BORN]
     gold = list(BORN.values())
-    ids, labels = padded(sequences(answerer.tokenizer, questions, gold), 0)
+    asked = sequences(answerer.tokenizer, questions, gold)
+    batch = NextTokenBatches(0)([{"input_ids": ids, "first": first} for ids, first in asked])
     with torch.inference_mode():
-        forced = forced_match(answerer.model(input_ids=ids).logits, labels)[:, 0]
+        forced = forced_match(answerer.model(input_ids=batch["input_ids"]).logits, batch["labels"])[:, 0]
     decoded = [answer.text == truth for answer, truth in zip(answerer.answers(questions), gold, strict=True)]
     assert forced.tolist() == decoded and sum(decoded) >= 4
     assert not all(decoded), "Flo Fox is nowhere"
@@ -288,8 +296,9 @@ def test_one_pass_tells_what_greedy_decoding_gives(tuned: Path) -> None:
 
 def test_only_the_answer_is_learned() -> None:
     tokenizer = build_char_tokenizer(["ab?c"])
-    (row,) = sequences(tokenizer, ["ab?"], ["c"])
-    ids, labels = padded([row, (row[0][:-1], row[1])], 0)
+    ((row, first),) = sequences(tokenizer, ["ab?"], ["c"])
+    batch = NextTokenBatches(0)([{"input_ids": row, "first": first}, {"input_ids": row[:-1], "first": first}])
+    ids, labels = batch["input_ids"], batch["labels"]
     letters = tokenizer.convert_ids_to_tokens(ids[0].tolist())
     assert letters == ["a", "b", "?", "⁇", "c", "⁇"]
     assert labels.tolist() == [[-100] * 4 + ids[0, 4:].tolist(), [-100] * 4 + [int(ids[0, 4]), -100]]

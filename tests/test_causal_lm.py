@@ -25,12 +25,13 @@ from hftune.errors import HftuneError, Interrupted
 from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
 from hftune.hub.usage import usage
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.token_scores import NextTokenBatches
 from hftune.models.vocabulary import Learning, train_vocabulary
 from hftune.pipeline import RunResult, assemble, train
 from hftune.runs.directory import RunDir
 from hftune.tasks import packing
 from hftune.tasks.causal_lm import score_split
-from hftune.tasks.packing import BlockBatches, Blocks, pack
+from hftune.tasks.packing import Blocks, pack
 from hftune.training import fit
 from hftune.training.decay import adamw_for
 from hftune.training.progress import Silent
@@ -89,7 +90,7 @@ def test_every_token_but_the_first_is_predicted_exactly_once(tokens: int, block:
 
 def test_a_batch_predicts_what_is_new_in_each_block() -> None:
     blocks = Blocks(np.arange(10, 20), 6, 3, rest=True)
-    batch = BlockBatches(0)([blocks[0], blocks[1], blocks[2]])
+    batch = NextTokenBatches(0)([blocks[0], blocks[1], blocks[2]])
     assert batch["labels"].tolist() == [
         [-100, 11, 12, 13, 14, 15],
         [-100, -100, -100, 16, 17, 18],
@@ -112,6 +113,11 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     )
     assert (packed.tokens == tokenizer.eos_token_id).sum() == 4, "what only looks like an end is text"
     assert isinstance(packed.tokens, np.memmap) and packed.tokens.dtype == np.uint16
+
+    tokenizer.unk_token = tokenizer.eos_token  # as GPT-2 has it
+    monkeypatch.setattr(packing, "FORMAT", 0)
+    assert pack(split, facts, tokenizer, tokenizer.eos_token_id).unknown == 0, "an end of text is not unknown"
+    monkeypatch.undo()
 
     monkeypatch.setattr(packing, "PORTION", 3)
     parts = [part.tolist() for part in packed.portions()]
@@ -175,7 +181,13 @@ def test_perplexity_is_that_of_transformers(folder: Path) -> None:
     size = len(text.replace("\n", "").encode())
     assert scores["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     more, _ = score_split(model, tokenizer, corpus, "test", block=40, stride=10, **settings)
-    assert more["loss"] != scores["loss"], "more context, another loss"
+    nats = 0.0
+    with torch.inference_mode():
+        for token in range(1, len(tokens)):
+            # The first block that reaches the token predicts it; blocks begin ten tokens apart.
+            start = 10 * max(0, -(-(token - 39) // 10))
+            nats -= float(model(tokens[start:token][None]).logits[0, -1].log_softmax(-1)[tokens[token]])
+    assert more["loss"] == pytest.approx(nats / total, rel=1e-5)
 
 
 # ---- weights ----
@@ -307,6 +319,7 @@ def test_a_run_stopped_within_an_epoch_goes_on_exactly(folder: Path, tmp_path: P
         ({"method.kind": "head"}, "not for language models", "lora"),
         ({"method.kind": "prefix"}, "take positions", "lora"),
         ({"task.stride": 40}, "task.stride", "31 or less"),
+        ({"task.prompts": ("fine", "the cat " * 20)}, "task.prompts: 'the cat", "task.sample_tokens"),
     ],
 )
 def test_what_does_not_fit_is_said_before_training(
@@ -330,6 +343,13 @@ def test_a_tokenizer_from_a_folder_is_used(folder: Path, tmp_path: Path) -> None
     named = {"model.tokenizer": str(tmp_path / "mine")}
     job = assemble(recipe(folder, **named), RunDir(tmp_path / "run"), Silent())
     assert job.applied.model.config.vocab_size == 265
+
+
+def test_a_vocabulary_with_a_mask_ends_where_texts_do() -> None:
+    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265, special=("<mask>",)))
+    tokenizer.mask_token = "<mask>"  # as RoBERTa has it
+    model = load_causal_lm(ModelSection(name="scratch:mingpt-tiny"), tokenizer).model
+    assert set(model.generation_config.eos_token_id) == {tokenizer.mask_token_id, tokenizer.eos_token_id}
 
 
 def test_counting_has_a_command(folder: Path, hftune: Callable[..., tuple[int, str, str]]) -> None:

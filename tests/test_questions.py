@@ -69,7 +69,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("template", ["Where was X born?", "{} and {}"])
 def test_a_template_shows_one_name(template: str) -> None:
-    with pytest.raises(HftuneError, match="template must hold {} once"):
+    with pytest.raises(HftuneError, match=r"template must hold \{\} once"):
         load_recipe("finetune/births", {"data.template": template})
 
 

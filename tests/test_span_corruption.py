@@ -21,11 +21,12 @@ from hftune.data.corpus import load_corpus
 from hftune.errors import HftuneError, Interrupted
 from hftune.evaluation.language import Counts, counting_baselines, language_scores
 from hftune.models.chars import MASK, build_char_tokenizer
+from hftune.models.token_scores import NextTokenBatches
 from hftune.pipeline import assemble, train
 from hftune.runs.directory import RunDir
 from hftune.tasks import TASKS
 from hftune.tasks.corruption import UNSEEN, Corruption, corrupted, plan
-from hftune.tasks.sequences import CorruptedRows, FixedRows, NextTokenBatches, Tokens
+from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
 from hftune.training import fit
 from hftune.training.progress import Silent
 

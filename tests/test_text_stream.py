@@ -134,7 +134,7 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
         stream_corpus(CorpusData(name=str(path), dev_share=0.1))
     (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "b \\ud83d"}\n', encoding="utf-8")
     for read in (stream_corpus, load_corpus):
-        with pytest.raises(HftuneError, match="'half.jsonl', line 2: the text holds half a surrogate pair"):
+        with pytest.raises(HftuneError, match=r"'half\.jsonl', line 2: the text holds half a surrogate pair"):
             read(CorpusData(name=str(tmp_path / "half.jsonl"), dev_share=0.1))
         with pytest.raises(HftuneError, match="'labelled' texts for masked words only"):
             read(CorpusData(name=str(path), documents="labelled", dev_share=0.1))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune.config.model import ModelSection
@@ -15,7 +16,7 @@ from hftune.errors import HftuneError
 from hftune.models.causal import load_causal_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.vocabulary import Learning, train_vocabulary
-from hftune.models.writer import Sampling, Writer
+from hftune.models.writer import Sampling, Writer, encode_prompt
 
 TEXT = "the cat saw a bird and the dog ran home again, and then the bird saw the cat."
 PROMPTS = ["the cat", "a bird and the dog ran home", "then", "the dog"]
@@ -60,7 +61,7 @@ def test_the_log_probability_is_the_models_own(writer: Writer) -> None:
     ((one,),) = writer.write(["the cat"], Sampling(max_new_tokens=6, temperature=0.7, top_k=20, seed=2))
     heard: list[int] = []
     again = Sampling(max_new_tokens=6, temperature=0.7, top_k=20, seed=2)
-    writer.write(["the cat"], again, told=lambda _, ids: heard.append(ids[-1]))
+    writer.write(["the cat"], again, told=lambda ids: heard.append(ids[-1]))
     prompt = writer.tokenizer("the cat")["input_ids"]
     with torch.inference_mode():
         scores = writer.model(torch.tensor([prompt + heard])).logits[0].float().log_softmax(-1)
@@ -82,7 +83,12 @@ def test_draws_depend_on_the_seed_and_leave_torch_alone(writer: Writer) -> None:
 
 def test_narrow_draws_are_greedy(writer: Writer) -> None:
     greedy = writer.write(PROMPTS, Sampling(max_new_tokens=8))
-    for narrow in (Sampling(8, top_k=1), Sampling(8, top_p=1e-6), Sampling(8, temperature=1e-3)):
+    for narrow in (
+        Sampling(8, top_k=1),
+        Sampling(8, top_p=1e-6),
+        Sampling(8, temperature=1e-3),
+        Sampling(8, temperature=1e-42),
+    ):
         assert [row[0].text for row in writer.write(PROMPTS, narrow)] == [row[0].text for row in greedy]
 
 
@@ -92,12 +98,12 @@ def test_draws_follow_the_probabilities(writer: Writer) -> None:
         shares = writer.model(ids).logits[0, -1].float().softmax(-1)
     heard: list[int] = []
     sampling = Sampling(1, temperature=1.0)
-    writer.write(["the cat"], sampling, samples=2000, batch_size=2000, told=lambda _, new: heard.append(new[-1]))
+    writer.write(["the cat"], sampling, samples=2000, batch_size=2000, told=lambda new: heard.append(new[-1]))
     likely = int(shares.argmax())
     assert heard.count(likely) / 2000 == pytest.approx(float(shares[likely]), abs=0.05)
     heard.clear()
     nucleus = Sampling(1, top_p=0.5)
-    writer.write(["the cat"], nucleus, samples=500, batch_size=500, told=lambda _, new: heard.append(new[-1]))
+    writer.write(["the cat"], nucleus, samples=500, batch_size=500, told=lambda new: heard.append(new[-1]))
     ordered = shares.sort(descending=True)
     inside = int((ordered.values.cumsum(0) < 0.5).sum()) + 1
     assert set(heard) <= set(ordered.indices[:inside].tolist())
@@ -106,7 +112,7 @@ def test_draws_follow_the_probabilities(writer: Writer) -> None:
 def test_a_penalty_keeps_from_repeating(writer: Writer) -> None:
     heard: list[int] = []
     strong = Sampling(max_new_tokens=12, repetition_penalty=1e6)
-    writer.write(["the cat"], strong, told=lambda _, ids: heard.append(ids[-1]))
+    writer.write(["the cat"], strong, told=lambda ids: heard.append(ids[-1]))
     assert len(set(heard)) == len(heard) and not set(heard) & set(writer.tokenizer("the cat")["input_ids"])
 
 
@@ -125,12 +131,42 @@ def test_the_context_is_refused_or_slides(writer: Writer) -> None:
 def test_bad_wishes_are_said(writer: Writer) -> None:
     wrong = [Sampling(temperature=0.0), Sampling(temperature=-1.0), Sampling(top_k=0), Sampling(top_p=1.5)]
     wrong += [Sampling(repetition_penalty=0.0), Sampling(max_new_tokens=0), Sampling(temperature=float("nan"))]
+    wrong += [Sampling(temperature=float("inf")), Sampling(repetition_penalty=float("inf"))]
     for sampling in wrong:
         with pytest.raises(HftuneError):
             writer.write(["the"], sampling)
     with pytest.raises(HftuneError, match="no UTF-8"):
         writer.write(["\udcff"], Sampling())
     assert writer.write([""], Sampling(max_new_tokens=2))[0][0].prompt == "", "an empty prompt begins a document"
+
+
+def test_rows_that_end_leave_their_batch(writer: Writer) -> None:
+    """Every second token is an end here, so that rows end at different times."""
+    short = Writer(writer.model, writer.tokenizer)
+    short._ends = frozenset(range(0, len(writer.tokenizer), 2))
+    drawn = Sampling(max_new_tokens=10, temperature=1.0, seed=4)
+    together = [one for (one,) in short.write(PROMPTS * 3, drawn)]
+    alone = [short.write([prompt], drawn, first=place)[0][0] for place, prompt in enumerate(PROMPTS * 3)]
+    assert [(one.text, one.tokens) for one in together] == [(one.text, one.tokens) for one in alone]
+    assert len({one.tokens for one in together}) > 1 and all(one.ended for one in together if one.tokens < 10)
+    assert [one.log_probability for one in together] == pytest.approx([one.log_probability for one in alone], abs=1e-3)
+
+
+def test_what_a_tokenizer_puts_around_a_text() -> None:
+    tokenizer = train_vocabulary("bpe", lambda: [TEXT] * 3, Learning(275, special=("<s>",)))
+    tokenizer.bos_token = "<s>"
+    backend = tokenizer.backend_tokenizer
+    ends = [(tokenizer.eos_token, tokenizer.eos_token_id), ("<s>", tokenizer.bos_token_id)]
+    backend.post_processor = TemplateProcessing(
+        single=f"<s> $A {tokenizer.eos_token}", pair="$A $B", special_tokens=ends
+    )
+    plain = tokenizer("the cat", add_special_tokens=False)["input_ids"]
+    assert tokenizer("the cat")["input_ids"] == [tokenizer.bos_token_id, *plain, tokenizer.eos_token_id]
+    assert encode_prompt(tokenizer, "the cat", None) == [tokenizer.bos_token_id, *plain], "no end before what follows"
+    assert encode_prompt(tokenizer, "the cat", True) == [tokenizer.eos_token_id, *plain], "as texts are packed"
+    assert encode_prompt(tokenizer, "the cat", False) == plain
+    assert encode_prompt(tokenizer, "", False) == [tokenizer.eos_token_id]
+    assert encode_prompt(tokenizer, "", None) == [tokenizer.bos_token_id]
 
 
 def test_characters_that_the_model_does_not_know_are_said() -> None:

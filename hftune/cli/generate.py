@@ -137,7 +137,7 @@ def _writer(run: str, settings: Any) -> Writer:
     from hftune.models.writer import Writer
 
     model, tokenizer, facts = load_saved_lm(run, settings)
-    return Writer(model, tokenizer, document_start=bool(facts.get("document_start")))
+    return Writer(model, tokenizer, document_start=facts.get("document_start"))
 
 
 def _rows(
@@ -172,7 +172,7 @@ def _on_terminal(writer: Writer, prompts: list[str], sampling: Sampling, samples
             shown = 0
             out().print(Text(visible(prompt), style="bold"), end="", soft_wrap=True)
 
-            def show(_: int, ids: list[int]) -> None:
+            def show(ids: list[int]) -> None:
                 nonlocal shown
                 text = writer.decode(ids)
                 # Half a character waits for the rest of it.

@@ -101,12 +101,12 @@ class MinGPTPreset:
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """The architecture with this tokenizer's vocabulary; generation ends where training sequences do."""
-        ends = tokenizer.eos_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
+        ends = [token for token in (tokenizer.mask_token_id, tokenizer.eos_token_id) if token is not None]
         try:
             return MinGPTConfig(
                 vocab_size=len(tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=ends,
+                eos_token_id=ends[0] if len(ends) == 1 else ends or None,
                 block_size=self.block,
                 hidden_size=self.width,
                 num_hidden_layers=self.layers,

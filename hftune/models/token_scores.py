@@ -1,8 +1,11 @@
-"""How a language model takes to given tokens: the loss of each, and whether it was the likeliest. Used by tasks."""
+"""Rows of tokens as batches, and how a language model takes to them: each token's loss, and whether it was likeliest.
+
+Used by the tasks that train language models, and by ``answerer``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,26 @@ IGNORED = -100
 Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
 Scores = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Loss of each token and 1 where it was the likeliest, each [rows, T]; 0 for the first token and for padding."""
+
+
+class NextTokenBatches:
+    """Collator: pads on the right, where causal attention needs no mask for it; padding is never predicted."""
+
+    def __init__(self, fill: int) -> None:
+        """fill: any token."""
+        self.fill = fill
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Rows → ids and labels, each [B, T]; ``first`` of a row is the first token that is to be predicted, else 1."""
+        width = max(len(row["input_ids"]) for row in rows)
+        made = np.full((2, len(rows), width), self.fill, dtype=np.int64)
+        made[1] = IGNORED
+        for place, row in enumerate(rows):
+            ids, first = row["input_ids"], row.get("first", 1)
+            made[0, place, : len(ids)] = ids
+            made[1, place, first : len(ids)] = ids[first:]
+        ids, labels = torch.from_numpy(made)
+        return {"input_ids": ids, "labels": labels}
 
 
 def token_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

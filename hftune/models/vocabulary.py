@@ -177,6 +177,12 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     return int(tokenizer.eos_token_id)
 
 
+def unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The token that stands for what the vocabulary can't say; GPT-2's is its end of text, which says nothing."""
+    known = tokenizer.unk_token_id
+    return None if known is None or known == tokenizer.eos_token_id else int(known)
+
+
 def _special(own: Sequence[str], learning: Learning) -> list[str]:
     doubled = [token for token in learning.special if not token or token in own]
     if doubled or len(set(learning.special)) < len(learning.special):

@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hftune.models.vocabulary import unknown_token
+
 TOGETHER = 1 << 19
 """Characters that are tokenised together."""
 MOST = 20_000_000
@@ -41,6 +43,7 @@ class Compression:
 def compression(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Compression:
     """Count bytes, tokens and unknown tokens."""
     size = tokens = unknown = 0
+    sign = unknown_token(tokenizer)
     held: list[str] = []
     whole = True
 
@@ -49,7 +52,7 @@ def compression(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Com
         if held:
             for ids in tokenizer(held, add_special_tokens=False, verbose=False)["input_ids"]:
                 tokens += len(ids)
-                unknown += 0 if tokenizer.unk_token_id is None else ids.count(tokenizer.unk_token_id)
+                unknown += 0 if sign is None else ids.count(sign)
             size += sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
             held.clear()
 

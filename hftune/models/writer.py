@@ -6,9 +6,9 @@ place and the sample's number alone: neither on the batch nor on torch's random 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 import torch
@@ -18,10 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 from hftune.errors import HftuneError
-from hftune.models.positions import max_positions
+from hftune.models.decoding import Decoding, Row, context_of, decode
+from hftune.models.vocabulary import unknown_token
 
-Told = Callable[[int, list[int]], None]
-"""Is told of each new token: number of the row, and all its new tokens so far."""
+USUAL = 100
+"""New tokens where nobody says how many."""
+Told = Callable[[list[int]], None]
+"""Is told of each new token: all new tokens of its row so far."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,18 @@ class Sampling:
 
     def check(self) -> None:
         """Refuse numbers that have no meaning."""
-        if self.temperature is not None and not self.temperature > 0:
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise HftuneError(
-                f"temperature must be above 0, got {self.temperature:g}",
+                f"temperature must be a number above 0, got {self.temperature:g}",
                 hint="leave --temperature out to take the likeliest token each time",
             )
         if self.top_k is not None and self.top_k < 1:
             raise HftuneError(f"top-k must be at least 1, got {self.top_k}", hint="leave --top-k out to draw among all")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise HftuneError(f"top-p must be above 0 and at most 1, got {self.top_p:g}", hint="use --top-p 0.9")
-        if not self.repetition_penalty > 0:
+        if not 0 < self.repetition_penalty < math.inf:
             raise HftuneError(
-                f"the repetition penalty must be above 0, got {self.repetition_penalty:g}",
+                f"the repetition penalty must be a number above 0, got {self.repetition_penalty:g}",
                 hint="1 changes nothing; 1.1 to 1.3 is common",
             )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
@@ -82,31 +85,26 @@ class Continuation:
 
 
 @dataclass
-class _Row:
-    """A prompt on its way."""
+class _Drawn(Row):
+    """A prompt on its way, with draws of its own."""
 
-    prompt: str
-    ids: list[int]
-    random: Random
-    written: list[int]
-    log_probability: float = 0.0
-    ended: bool = False
+    prompt: str = ""
+    random: Random = field(default_factory=Random)
 
 
 class Writer:
     """A model and its tokenizer, ready to write."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, document_start: bool = False
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, document_start: bool | None = None
     ) -> None:
-        """document_start: whether prompts are beginnings of documents, which follow an end of text."""
+        """document_start: see ``encode_prompt``."""
         self.model, self.tokenizer, self.document_start = model, tokenizer, document_start
-        self.block = max_positions(model.config) or 2**31
+        self.block = context_of(model)
         plain = model.get_base_model() if isinstance(model, PeftModel) else model
-        self._takes_positions = "position_ids" in inspect.signature(plain.forward).parameters
         ends = plain.generation_config.eos_token_id
         ends = tokenizer.eos_token_id if ends is None else ends
-        self._ends = {int(one) for one in (ends if isinstance(ends, list) else [ends]) if one is not None}
+        self._ends = frozenset(int(one) for one in (ends if isinstance(ends, list) else [ends]) if one is not None)
 
     def write(
         self,
@@ -117,7 +115,7 @@ class Writer:
         batch_size: int = 16,
         first: int = 0,
         first_sample: int = 0,
-        told: Told | None = None,
+        told: Told = lambda ids: None,
     ) -> list[list[Continuation]]:
         """So many continuations of each prompt, in the order given.
 
@@ -134,18 +132,20 @@ class Writer:
             HftuneError: A prompt does not fit, or can't be told in this vocabulary.
         """
         sampling.check()
-        rows: list[_Row] = []
+        rows: list[_Drawn] = []
         for number, prompt in enumerate(prompts, start=first):
-            ids = self._encoded(prompt, sampling)
+            ids = encode_prompt(self.tokenizer, prompt, self.document_start)
+            check_room(prompt, ids, self.block, sampling)
             for sample in range(first_sample, first_sample + samples):
-                rows.append(_Row(prompt, ids, Random(f"{sampling.seed}:{number}:{sample}"), []))
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            for batch in self._batches(rows, sampling, batch_size):
-                self._run(batch, rows, sampling, told)
-        finally:
-            self.model.train(was_training)
+                rows.append(_Drawn(ids, prompt=prompt, random=Random(f"{sampling.seed}:{number}:{sample}")))
+        how = Decoding[_Drawn](
+            most=USUAL if sampling.max_new_tokens is None else sampling.max_new_tokens,
+            ends=self._ends,
+            choose=lambda logits, going: self._next(logits, going, sampling),
+            slide=sampling.sliding_window,
+            told=lambda row: told(row.written),
+        )
+        decode(self.model, rows, how, batch_size=batch_size)
         done = [self._continuation(row) for row in rows]
         return [done[start : start + samples] for start in range(0, len(done), samples)]
 
@@ -153,121 +153,79 @@ class Writer:
         """Tokens as text, marks left out."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def _encoded(self, prompt: str, sampling: Sampling) -> list[int]:
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise HftuneError("the prompt holds bytes that are no UTF-8", hint="write it as UTF-8 text") from error
-        tokenizer = self.tokenizer
-        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        ids = list(tokenizer(prompt)["input_ids"]) if prompt else []
-        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-            raise HftuneError(
-                f"the prompt holds characters that the model does not know: {prompt[:60]!r}",
-                hint="use characters that occur in its training text",
-            )
-        if (self.document_start or not ids) and start is not None and ids[:1] != [start]:
-            ids = [int(start), *ids]
-        if not ids:
-            raise HftuneError("the prompt is empty, and the model has no token to begin with", hint="give a prompt")
-        room = self.block - len(ids)
-        if not sampling.sliding_window and room < (sampling.max_new_tokens or 1):
-            raise HftuneError(
-                f"a prompt of {len(ids)} tokens and {sampling.max_new_tokens or 1} new ones do not fit into the "
-                f"model's context of {self.block}: {prompt[:60]!r}",
-                hint="shorten the prompt, ask for fewer with --max-new-tokens, or pass --sliding-window",
-            )
-        return ids
-
-    def _limit(self, rows: Sequence[_Row], sampling: Sampling) -> int:
-        wanted = 100 if sampling.max_new_tokens is None else sampling.max_new_tokens
-        return wanted if sampling.sliding_window else min(wanted, self.block - max(len(row.ids) for row in rows))
-
-    def _batches(self, rows: list[_Row], sampling: Sampling, size: int) -> Iterator[list[int]]:
-        """Row numbers from long to short; where the context is tight, padding must not take any of it."""
-        batch: list[int] = []
-        for index in sorted(range(len(rows)), key=lambda index: -len(rows[index].ids)):
-            first = len(rows[batch[0]].ids) if batch else 0
-            tight = first + (sampling.max_new_tokens or 100) > self.block and len(rows[index].ids) != first
-            if batch and (len(batch) == size or tight):
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-    @torch.inference_mode()
-    def _run(self, batch: list[int], rows: list[_Row], sampling: Sampling, told: Told | None) -> None:
-        chosen = [rows[index] for index in batch]
-        ids, mask = self._padded(chosen)
-        seen = torch.zeros(len(chosen), self._vocabulary(), dtype=torch.bool, device=ids.device)
-        seen.scatter_(1, ids, mask.bool())
-        cache, new = None, ids
-        for _ in range(self._limit(chosen, sampling)):
-            if ids.shape[1] > self.block:  # only with a sliding window
-                half = -(-self.block // 2)
-                ids, mask, cache = ids[:, -half:], mask[:, -half:], None
-                new = ids
-            inputs = {"input_ids": new, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
-            if self._takes_positions:
-                inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
-            outputs = self.model(**inputs)
-            cache = outputs.past_key_values
-            token = self._next(outputs.logits[:, -1].float(), seen, chosen, sampling)  # [B]
-            for place, (row, number) in enumerate(zip(chosen, token.tolist(), strict=True)):
-                if row.ended:
-                    continue
-                row.written.append(number)
-                row.ended = number in self._ends
-                if told is not None:
-                    told(batch[place], row.written)
-            if all(row.ended for row in chosen):
-                break
-            seen.scatter_(1, token[:, None], True)
-            new = token[:, None]
-            ids = torch.cat([ids, new], dim=1)
-            mask = torch.cat([mask, mask.new_ones(len(chosen), 1)], dim=1)
-
-    def _next(self, logits: Tensor, seen: Tensor, rows: list[_Row], sampling: Sampling) -> Tensor:
-        """The next token of each row: [B, V] → [B]. Notes what the model itself thinks of it."""
-        plain = logits.log_softmax(-1)
-        scores = logits.clone()
+    def _next(self, logits: Tensor, rows: list[_Drawn], sampling: Sampling) -> Tensor:
+        """The next token of each row: [B, V] → [B]."""
+        scores = logits.double()
         scores[:, len(self.tokenizer) :] = -torch.inf  # rows of the embedding that stand for no token
         if sampling.repetition_penalty != 1.0:
-            penalty = sampling.repetition_penalty
-            scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+            for score, row in zip(scores, rows, strict=True):
+                seen = torch.tensor(sorted({*row.ids, *row.written}), device=score.device)
+                before = score[seen]
+                penalty = sampling.repetition_penalty
+                score[seen] = torch.where(before < 0, before * penalty, before / penalty)
         if sampling.greedy:
-            token = scores.argmax(-1)
-        else:
-            scores = scores / (sampling.temperature or 1.0)
-            if sampling.top_k is not None:
-                scores = TopKLogitsWarper(sampling.top_k)(None, scores)
-            if sampling.top_p is not None and sampling.top_p < 1:
-                scores = TopPLogitsWarper(sampling.top_p)(None, scores)
-            token = self._drawn(scores.double().softmax(-1), rows)
-        for row, score in zip(rows, plain.gather(1, token[:, None])[:, 0].tolist(), strict=True):
-            row.log_probability += 0.0 if row.ended else score
-        return token
+            return scores.argmax(-1)
+        # The greatest becomes 0, so that a low temperature makes no number that is none.
+        scores = (scores - scores.amax(-1, keepdim=True)) / (sampling.temperature or 1.0)
+        if sampling.top_k is not None:
+            scores = TopKLogitsWarper(sampling.top_k)(None, scores)
+        if sampling.top_p is not None and sampling.top_p < 1:
+            scores = TopPLogitsWarper(sampling.top_p)(None, scores)
+        return self._drawn(scores.softmax(-1), rows)
 
     @staticmethod
-    def _drawn(shares: Tensor, rows: list[_Row]) -> Tensor:
+    def _drawn(shares: Tensor, rows: list[_Drawn]) -> Tensor:
         draws = shares.new_tensor([row.random.random() for row in rows])[:, None]
         heaped = shares.cumsum(-1)
         token = torch.searchsorted(heaped, draws * heaped[:, -1:], right=True)[:, 0]
         return token.clamp(max=shares.shape[1] - 1)
 
-    def _padded(self, rows: list[_Row]) -> tuple[Tensor, Tensor]:
-        """Token ids and mask, padded on the left, each [B, T]."""
-        width = max(len(row.ids) for row in rows)
-        fill = self.tokenizer.pad_token_id or 0
-        ids = [[fill] * (width - len(row.ids)) + row.ids for row in rows]
-        mask = [[0] * (width - len(row.ids)) + [1] * len(row.ids) for row in rows]
-        device = self.model.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-    def _vocabulary(self) -> int:
-        return int(self.model.config.get_text_config().vocab_size)
-
-    def _continuation(self, row: _Row) -> Continuation:
+    def _continuation(self, row: _Drawn) -> Continuation:
         text = self.decode([one for one in row.written if one not in self._ends])
         return Continuation(row.prompt, text, len(row.written), row.log_probability, row.ended)
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, document_start: bool | None) -> list[int]:
+    """The tokens of a prompt.
+
+    Args:
+        tokenizer: The model's.
+        prompt: What to go on from.
+        document_start: Whether prompts are beginnings of documents, which follow an end of text; None for a model that
+            was trained elsewhere, whose tokenizer knows what goes before a text.
+
+    Raises:
+        HftuneError: It is no text, can't be told in this vocabulary, or is empty and there is nothing to begin with.
+    """
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise HftuneError("the prompt holds bytes that are no UTF-8", hint="write it as UTF-8 text") from error
+    ids = list(tokenizer(prompt, add_special_tokens=False)["input_ids"]) if prompt else []
+    if unknown_token(tokenizer) in ids:
+        raise HftuneError(
+            f"the prompt holds characters that the model does not know: {prompt[:60]!r}",
+            hint="use characters that occur in its training text",
+        )
+    start = tokenizer.eos_token_id
+    if document_start is None:
+        start = start if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        last, ids = ids[-1:], list(tokenizer(prompt)["input_ids"]) if prompt else []
+        if ids[-1:] != last:
+            ids.pop()  # an end that the tokenizer puts after every text
+    if (document_start or not ids) and start is not None and ids[:1] != [start]:
+        ids = [int(start), *ids]
+    if not ids:
+        raise HftuneError("the prompt is empty, and the model has no token to begin with", hint="give a prompt")
+    return ids
+
+
+def check_room(prompt: str, ids: Sequence[int], block: int, sampling: Sampling) -> None:
+    """Refuse a prompt that does not fit into the context with what is asked for."""
+    new = sampling.max_new_tokens or 1
+    if not sampling.sliding_window and len(ids) + new > block:
+        raise HftuneError(
+            f"a prompt of {len(ids)} tokens and {new} new ones do not fit into the model's context of {block}: "
+            f"{prompt[:60]!r}",
+            hint="shorten the prompt, ask for fewer with --max-new-tokens, or pass --sliding-window",
+        )

@@ -14,7 +14,7 @@ from hftune.evaluation.baselines import constant_answer
 from hftune.evaluation.knowledge import answer_scores
 from hftune.models.answerer import Answerer
 from hftune.tasks.seen import Seen
-from hftune.training.progress import Listener
+from hftune.training.progress import Listener, counting
 
 
 def answer_split(
@@ -25,16 +25,8 @@ def answer_split(
     Each prediction holds the question as ``text``, the right answer as ``gold`` (where it is known), the model's as
     ``label`` with its ``confidence``, and where the name was seen.
     """
-    listener.begin(len(rows), f"answering {what}")
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        listener.advance(done, {})
-
-    answers = answerer.answers(rows.questions, batch_size=batch_size, advance=advance)
-    listener.end()
+    with counting(listener, len(rows), f"answering {what}") as advance:
+        answers = answerer.answers(rows.questions, batch_size=batch_size, advance=advance)
     where = seen.where(rows.questions)
     predictions: list[dict[str, Any]] = []
     for index, (question, answer) in enumerate(zip(rows.questions, answers, strict=True)):

@@ -23,18 +23,19 @@ from hftune.errors import HftuneError
 from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
 from hftune.methods import check as check_method
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.decoding import UNBOUNDED
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.positions import max_positions
 from hftune.models.presets import refuse_other_head
-from hftune.models.token_scores import score_sequences, token_scores
+from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
 from hftune.models.vocabulary import Learning, end_of_text, train_vocabulary
-from hftune.models.writer import Sampling, Writer
+from hftune.models.writer import Sampling, Writer, encode_prompt
 from hftune.runs.naming import public_name
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
-from hftune.tasks.packing import BlockBatches, Blocks, Packed, pack
+from hftune.tasks.packing import Blocks, Packed, pack
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Listener
+from hftune.training.progress import Listener, counting
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class CausalLanguageModel:
     def prepare(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Pack train and dev; what was packed before comes from the cache."""
         block = self._block(tokenizer)
+        self._check_prompts(data, tokenizer)
         packed = self._packed(data, tokenizer, "train")
         train = Blocks(packed.tokens, block)
         if not len(train):
@@ -99,7 +101,7 @@ class CausalLanguageModel:
                 hint=f"set task.block_size to {max(4, len(packed.tokens) // 2)} or less, or give more text",
             )
         dev = Blocks(self._packed(data, tokenizer, "dev").tokens, block, self.section.stride, rest=True)
-        facts, predicted = data.facts["dev"], dev.predicted
+        facts, predicted, starts = data.facts["dev"], dev.predicted, _starts_often(data)
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             losses, hits = (np.asarray(part) for part in outcome.predictions)
@@ -108,7 +110,7 @@ class CausalLanguageModel:
         return TrainingInputs(
             train=train,
             dev=dev,
-            collator=BlockBatches(end_of_text(tokenizer, self.recipe.model.name)),
+            collator=NextTokenBatches(end_of_text(tokenizer, self.recipe.model.name)),
             train_lengths=train.lengths,
             dev_lengths=dev.lengths,
             compute_metrics=compute,
@@ -119,7 +121,7 @@ class CausalLanguageModel:
             preprocess_logits=_token_scores,
             keep_columns=True,
             decay_embeddings=False,
-            samples=(lambda model: self._samples(model, tokenizer, data)) if self.section.sample_tokens else None,
+            samples=(lambda model: self._samples(model, tokenizer, starts)) if self.section.sample_tokens else None,
         )
 
     def build_model(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -193,7 +195,7 @@ class CausalLanguageModel:
                     f"{packed.unknown / len(packed.tokens):.2%} of the tokens of {split} are unknown: what they stand "
                     "for costs nothing, which flatters perplexity and bits per byte"
                 )
-        samples = self._samples(model, tokenizer, data) if self.section.sample_tokens else []
+        samples = self._samples(model, tokenizer, facts["document_start"]) if self.section.sample_tokens else []
         return Evaluation(scores, {}, extras={"corpus": sizes, "vocabulary": len(tokenizer), "samples": samples})
 
     def _packed(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase, split: str) -> Packed:
@@ -220,12 +222,27 @@ class CausalLanguageModel:
             )
         return wanted
 
-    def _samples(self, model: Any, tokenizer: PreTrainedTokenizerBase, data: TextCorpus) -> list[dict[str, Any]]:
+    def _check_prompts(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> None:
+        """A prompt that can't be gone on from would end the run at its first evaluation."""
+        context = max_positions(load_config(self.recipe.model, tokenizer)) or UNBOUNDED
+        new = self._sampling(context).max_new_tokens or 0
+        for prompt in self.section.prompts if new else ():
+            ids = encode_prompt(tokenizer, prompt, _starts_often(data))
+            if len(ids) + new > context:
+                raise HftuneError(
+                    f"task.prompts: {prompt[:60]!r} has {len(ids)} tokens, and with {new} new ones they do not fit "
+                    f"into the model's context of {context}",
+                    hint="shorten the prompt, or set task.sample_tokens lower",
+                )
+
+    def _sampling(self, context: int) -> Sampling:
+        new = min(self.section.sample_tokens, context // 2)
+        return Sampling(max_new_tokens=new, temperature=TEMPERATURE, seed=self.recipe.train.seed)
+
+    def _samples(self, model: Any, tokenizer: PreTrainedTokenizerBase, starts: bool) -> list[dict[str, Any]]:
         """What the model writes after each prompt, drawn with the run's seed and nobody's random state."""
-        writer = Writer(model, tokenizer, document_start=_starts_often(data))
-        room = min(self.section.sample_tokens, writer.block // 2)
-        sampling = Sampling(max_new_tokens=room, temperature=TEMPERATURE, seed=self.recipe.train.seed)
-        written = writer.write(self.section.prompts, sampling)
+        writer = Writer(model, tokenizer, document_start=starts)
+        written = writer.write(self.section.prompts, self._sampling(writer.block))
         return [{"prompt": one.prompt, "text": one.text} for (one,) in written]
 
 
@@ -248,18 +265,9 @@ def score_split(
     """Perplexities and bits per byte of a model on one split, and the tokens that were scored."""
     packed = packed_split(data, tokenizer, split, "the model")
     rows = Blocks(packed.tokens, block, stride, rest=True)
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        listener.advance(done, {})
-
-    listener.begin(len(rows), f"scoring {split}")
-    collate = BlockBatches(int(tokenizer.eos_token_id))
-    blocks = [rows[row] for row in range(len(rows))]
-    losses, hits = score_sequences(model, blocks, collate, batch_size=batch_size, advance=advance)
-    listener.end()
+    blocks, collate = [rows[row] for row in range(len(rows))], NextTokenBatches(int(tokenizer.eos_token_id))
+    with counting(listener, len(rows), f"scoring {split}") as advance:
+        losses, hits = score_sequences(model, blocks, collate, batch_size=batch_size, advance=advance)
     return _scores(losses, hits, rows.predicted[:, : losses.shape[1]], data.facts[split]), packed
 
 

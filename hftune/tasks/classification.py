@@ -30,7 +30,7 @@ from hftune.tasks.classification_loss import ClassificationLoss, class_weights
 from hftune.tasks.rows import TokenisedRows
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Listener
+from hftune.training.progress import Listener, counting
 
 PROBE_ROWS = 8
 
@@ -234,18 +234,9 @@ def is_labelled(rows: Any) -> bool:
 
 def score_rows(classifier: Classifier, rows: Any, batch_size: int, listener: Listener, what: str) -> np.ndarray:
     """Logits of a split, with a progress bar."""
-    listener.begin(len(rows), f"scoring {what}")
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        listener.advance(done, {})
-
     pairs = rows["text_pair"] if "text_pair" in rows.column_names else None
-    logits = classifier.logits(rows["text"], pairs, batch_size=batch_size, advance=advance)
-    listener.end()
-    return logits
+    with counting(listener, len(rows), f"scoring {what}") as advance:
+        return classifier.logits(rows["text"], pairs, batch_size=batch_size, advance=advance)
 
 
 def _first_collapse(

@@ -33,7 +33,7 @@ from hftune.tasks.masked_rows import Examples, FixedMaskedRows, MaskedCollator, 
 from hftune.tasks.masking import Masking, masking_for
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Listener
+from hftune.training.progress import Listener, counting
 
 PROBE_ROWS = 8
 SCORES = ("accuracy", "loss", "perplexity")
@@ -137,10 +137,9 @@ class MaskedLanguageModel:
         scores: dict[str, dict[str, Any]] = {}
         for split in splits:
             rows = self._masked(data, split, tokenizer)
-            listener.begin(len(rows), f"scoring {split}")
-            statistics = fill_statistics(model, rows, batch_size=self.recipe.train.eval_batch_size)
-            listener.advance(len(rows), {})
-            listener.end()
+            with counting(listener, len(rows), f"scoring {split}") as advance:
+                size = self.recipe.train.eval_batch_size
+                statistics = fill_statistics(model, rows, batch_size=size, advance=advance)
             scores[split] = dict(masked_scores(statistics))
         return Evaluation(splits=scores, predictions={})
 

@@ -16,20 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hftune.data.stream import TextFacts, TextSplit
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
+from hftune.models.vocabulary import unknown_token
 from hftune.tasks.features import cache_folder
 
-FORMAT = 1
+FORMAT = 2
 """Changes when what is written changes."""
-IGNORED = -100
 TOGETHER = 1 << 19
 """Characters that are tokenised together."""
 PORTION = 1 << 21
@@ -82,7 +80,7 @@ def pack(
     path = blocks_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
     note = path.with_suffix(".json")
     if not (path.is_file() and note.is_file() and read_json(note)["tokens"] * width.itemsize == path.stat().st_size):
-        _write(path, note, _tokenised(split, tokenizer, end, advance), width, tokenizer.unk_token_id)
+        _write(path, note, _tokenised(split, tokenizer, end, advance), width, unknown_token(tokenizer))
     known = read_json(note)
     return Packed(path, np.memmap(path, dtype=width, mode="r"), known["unknown"], known["fingerprint"])
 
@@ -195,23 +193,3 @@ class Blocks(Dataset[dict[str, Any]]):
         firsts = np.array([self.first(row) for row in range(self._rows)])[:, None]
         inside: NDArray[np.bool_] = (places >= firsts) & (places < np.array(self.lengths)[:, None])
         return inside
-
-
-class BlockBatches:
-    """Collator: blocks as they are; only the short one at the end of a split is filled up."""
-
-    def __init__(self, fill: int) -> None:
-        """fill: any token."""
-        self.fill = fill
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Rows → ids and labels, each [B, T]."""
-        width = max(len(row["input_ids"]) for row in rows)
-        made = np.full((2, len(rows), width), self.fill, dtype=np.int64)
-        made[1] = IGNORED
-        for place, row in enumerate(rows):
-            ids, first = row["input_ids"], row["first"]
-            made[0, place, : len(ids)] = ids
-            made[1, place, first : len(ids)] = ids[first:]
-        ids, labels = torch.from_numpy(made)
-        return {"input_ids": ids, "labels": labels}

@@ -19,10 +19,11 @@ from hftune.data.questions import Questions, QuestionSplits, load_questions, rea
 from hftune.errors import HftuneError
 from hftune.evaluation.baselines import commonest_answer
 from hftune.evaluation.knowledge import answers_collapsed, knowledge
-from hftune.models.answerer import IGNORED, Answerer, check_marks, padded, sequences
+from hftune.models.answerer import Answerer, check_marks, sequences
 from hftune.models.causal import load_causal_lm
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.positions import max_positions
+from hftune.models.token_scores import IGNORED, NextTokenBatches
 from hftune.runs.naming import public_name
 from hftune.tasks.answers import answer_split, constant_baseline
 from hftune.tasks.question_checks import refuse_long, refuse_marks, refuse_unknown
@@ -69,11 +70,10 @@ class QuestionAnswering:
         """Tokenise train and dev; of test only the lengths are looked at."""
         self._check(data, tokenizer)
         train, dev = _tokenise(data.train, tokenizer), _tokenise(data.dev, tokenizer)
-        section, pad = self.recipe.task, tokenizer.pad_token_id
+        section, batches = self.recipe.task, NextTokenBatches(int(tokenizer.pad_token_id))
 
         def collate(rows: list[dict[str, Any]]) -> Mapping[str, Tensor]:
-            ids, labels = padded([(row["input_ids"], row["labels"]) for row in rows], pad)
-            return {"input_ids": ids, "labels": labels}
+            return batches([{"input_ids": row["input_ids"], "first": row["labels"]} for row in rows])
 
         return TrainingInputs(
             train=train,

@@ -1,7 +1,4 @@
-"""Token sequences for language models: corrupted anew each epoch, or fixed; and the batches made of them.
-
-Used by the tasks that pretrain. Padding goes to the right, where causal attention needs no mask for it.
-"""
+"""Token sequences for language models: corrupted anew each epoch, or fixed. Used by the tasks that pretrain."""
 
 from __future__ import annotations
 
@@ -10,14 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hftune.tasks.corruption import Corruption, Numbers, Plan, corrupted, plan
 
-IGNORED = -100
 CHUNK = 1000
 """Documents that are tokenised together."""
 
@@ -95,23 +89,3 @@ class FixedRows(Dataset[dict[str, Any]]):
     def lengths(self) -> list[int]:
         """Tokens of each sequence."""
         return [len(row) for row in self.rows]
-
-
-class NextTokenBatches:
-    """Collator: pads on the right; every token but the first is to be predicted, padding is not."""
-
-    def __init__(self, pad: int) -> None:
-        """pad: the padding token."""
-        self.pad = pad
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Rows → ids and labels, each [B, T]."""
-        sequences = [row["input_ids"] for row in rows]
-        width = max(len(ids) for ids in sequences)
-        made = np.full((2, len(sequences), width), self.pad, dtype=np.int64)
-        made[1] = IGNORED
-        for place, ids in enumerate(sequences):
-            made[0, place, : len(ids)] = ids
-            made[1, place, 1 : len(ids)] = ids[1:]
-        ids, labels = torch.from_numpy(made)
-        return {"input_ids": ids, "labels": labels}

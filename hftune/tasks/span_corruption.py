@@ -22,14 +22,14 @@ from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.chars import count_unknown
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.presets import MinGPTPreset, preset, refuse_other_head
-from hftune.models.token_scores import score_sequences, token_scores
+from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
 from hftune.runs.naming import public_name
 from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
-from hftune.tasks.sequences import CorruptedRows, FixedRows, NextTokenBatches, Tokens
+from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Listener
+from hftune.training.progress import Listener, counting
 
 SHORTEST = 4
 """Fewest characters of a document that has room for a span and something around it."""
@@ -146,16 +146,14 @@ class SpanCorruption:
         predictions: dict[str, list[dict[str, Any]]] = {}
         for split in splits:
             rows, drawn = self._fixed(data.named[split], tokenizer)
-            listener.begin(len(rows), f"scoring {split}")
-            progress = _Progress(listener)
-            losses, hits = score_sequences(
-                model,
-                [rows[row] for row in range(len(rows))],
-                collate,
-                batch_size=self.recipe.train.eval_batch_size,
-                advance=progress,
-            )
-            listener.end()
+            with counting(listener, len(rows), f"scoring {split}") as advance:
+                losses, hits = score_sequences(
+                    model,
+                    [rows[row] for row in range(len(rows))],
+                    collate,
+                    batch_size=self.recipe.train.eval_batch_size,
+                    advance=advance,
+                )
             scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist()))
             predictions[split] = _written(Answerer(model, tokenizer, _longest(drawn)), rows.rows, drawn, losses)
             said = [row["gold"] == row["label"] for row in predictions[split]]
@@ -215,25 +213,13 @@ class SpanCorruption:
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
 
 
-class _Progress:
-    """Adds up rows for a listener."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
-        self.done = 0
-
-    def __call__(self, rows: int) -> None:
-        self.done += rows
-        self.listener.advance(self.done, {})
-
-
 def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: np.ndarray) -> list[dict[str, Any]]:
     """What the model writes in the (first) hole of the first documents, beside what stood there."""
     decode, told = answerer.tokenizer.decode, drawn.told.tolist()
     shown = range(min(WRITTEN, len(rows)))
     holes = [decode(rows[row][: told[row] - 1]) for row in shown]
     spans = [decode(rows[row][told[row] : told[row] + drawn.widths[row, 0]]).strip() for row in shown]
-    answers = answerer.answers(holes)
+    answers = answerer.completed([rows[row][: told[row]].tolist() for row in shown])
     return [
         {
             "id": row,

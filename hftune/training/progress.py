@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -48,3 +49,18 @@ class Silent:
 
     def warn(self, text: str) -> None:
         """Say nothing."""
+
+
+@contextmanager
+def counting(listener: Listener, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """A countable piece of work, for whoever is told how many more are done and not how many in all."""
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        listener.advance(done, {})
+
+    listener.begin(total, unit)
+    yield advance
+    listener.end()
