@@ -12,6 +12,7 @@ import pytest
 from hftune import data as datasets
 from hftune.config import load_recipe
 from hftune.config.data import LabelledData
+from hftune.errors import HftuneError
 from hftune.hub.contents import published_files
 from hftune.methods import METHODS
 
@@ -160,6 +161,40 @@ def test_what_is_refused_before_training(folder: Path, here: Path, hftune: Hftun
     assert not (here / "runs").exists() or not list((here / "runs").iterdir())
 
 
+def test_a_pretrained_model_is_not_trained_like_fresh_weights(
+    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipes that stand in are made for fresh weights; at their learning rate a pretrained model collapses."""
+    from hftune.cli import train as command
+    from hftune.config.shipped import find_study
+    from hftune.studies.plan import grid, make_plan, read_values, recipe_for
+
+    seen: list[Any] = []
+    real = command.resolve
+
+    def resolve(*given: Any, **more: Any) -> None:
+        seen.append(real(*given, **more))
+        raise HftuneError("enough", hint="nothing is trained here")
+
+    monkeypatch.setattr(command, "resolve", resolve)
+    for arguments, expected in (
+        (("--model", "some/model"), (5e-5, 3.0, "second")),
+        (("--model", "some/model", "--method", "lora", "--epochs", "2"), (5e-4, 2.0, "second")),
+        (("--model", "some/model", "--lr", "1e-4", "--set", "train.epochs=5"), (1e-4, 5.0, "second")),
+        (("--model", "scratch:tinybert"), (7e-4, 12.0, "second")),
+        ((), (7e-4, 12.0, "second")),
+    ):
+        hftune("boolq", *arguments)
+        recipe = seen.pop()
+        assert (recipe.train.learning_rate, recipe.train.epochs, recipe.data.truncate) == expected, arguments
+
+    sets = {"model.name": "some/model", "train.learning_rate": None, "train.epochs": None}
+    plan = make_plan({**read_values(find_study("boolq-methods"))[0], "set": sets}, "the study")
+    rates = {recipe.method.kind: recipe.train for recipe in (recipe_for(plan, one, 1) for one in grid(plan))}
+    assert (rates["full"].learning_rate, rates["lora"].learning_rate) == (5e-5, 5e-4)
+    assert {train.epochs for train in rates.values()} == {3.0}
+
+
 def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:
     from hftune.cli import sweep as command
     from hftune.config.shipped import find_study
@@ -175,7 +210,10 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     )
     assert code == 0, err
     assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
-    assert given["sets"] == ['model.name="some/model"', "data.labels=50"]
+    assert given["sets"] == [
+        *('model.name="some/model"', "data.labels=50"),
+        *("train.learning_rate=null", "train.epochs=null"),
+    ]
     for flag in (("--merge",), ("--dry-run",), ("--push-to-hub", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err

@@ -86,6 +86,8 @@ def test_help_of_a_flag_is_the_sentence_under_its_setting() -> None:
             owners = [section_class(section, kind) for kind in section_kinds(section) or [None]]
             sentences = [owner.model_fields[key].description for owner in owners if key in owner.model_fields]
         assert flags[flag].help in sentences, f"--{flag} says something else than {path}"
+    told = str(flags["method"].help).partition(": ")[2].rstrip(".").replace(" or ", ", ")
+    assert told.split(", ") == list(section_kinds("method"))
 
 
 def test_flags_become_settings() -> None:

@@ -7,9 +7,11 @@ hftune boolq --method all --jobs 2
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Annotated
+
 from hftune.cli import options
 from hftune.cli.flags import COLUMNS, Typed, training_command
-from hftune.cli.sweep import Jobs
 from hftune.errors import HftuneError
 
 DEFAULTS = "boolq/mini"
@@ -17,6 +19,15 @@ DEFAULTS = "boolq/mini"
 STUDY = "boolq-methods"
 """The study that ``--method all`` carries out."""
 ALL = "all"
+FOR_FRESH_WEIGHTS = ("lr", "epochs")
+"""What these recipes state for their own model, and is far too much for weights that have been trained before."""
+
+Jobs = Annotated[
+    int | None,
+    options.option(
+        options.RUN, "N", f"With --method {ALL}: runs at once; threads are shared out.", "--jobs", "-j", min=1
+    ),
+]
 
 
 @training_command(own={"jobs": Jobs}, without=COLUMNS)
@@ -25,6 +36,7 @@ def boolq(typed: Typed) -> None:
 
     Data: the embedded boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
     """
+    typed = _suited_to_model(typed)
     method = typed.flags["method"]
     if method == ALL:
         _train_all(typed)
@@ -35,6 +47,17 @@ def boolq(typed: Typed) -> None:
             hint=f"leave it out, or train every method: --method {ALL}",
         )
     typed.train(task="classify", default=_default_recipe(method), suits_others=True)
+
+
+def _suited_to_model(typed: Typed) -> Typed:
+    """A pretrained model that is named gets the learning rate and epochs that suit its method, where none was said."""
+    from hftune.config.model import SCRATCH
+
+    model = typed.flags["model"]
+    if model is None or model.startswith(SCRATCH) or typed.recipe is not None:
+        return typed
+    unsaid = [f"{options.FLAGS[flag]}=null" for flag in FOR_FRESH_WEIGHTS if typed.flags[flag] is None]
+    return dataclasses.replace(typed, sets=[*unsaid, *(typed.sets or [])])
 
 
 def _default_recipe(method: str | None) -> str:

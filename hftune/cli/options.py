@@ -56,12 +56,12 @@ WHAT = "What is trained"
 _HOW = "How it is trained"
 _COLUMNS = "Columns of the data"
 _TRUST = "What may be trusted"
-_RUN = "The run"
+RUN = "The run"
 
 
-def option(panel: str, metavar: str | None, help_text: str, *names: str) -> Any:
+def option(panel: str, metavar: str | None, help_text: str, *names: str, **limits: Any) -> Any:
     """One flag; a default is never shown, because the recipe may state another one."""
-    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel, show_default=False)
+    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel, show_default=False, **limits)
 
 
 RecipeName = Annotated[
@@ -92,7 +92,15 @@ Data = Annotated[
         "-d",
     ),
 ]
-Method = Annotated[str | None, option(WHAT, "KIND", "Which weights move.", "--method")]
+Method = Annotated[
+    str | None,
+    option(
+        WHAT,
+        "KIND",
+        "Which weights move: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit.",
+        "--method",
+    ),
+]
 Merge = Annotated[
     bool | None,
     option(
@@ -191,22 +199,22 @@ AllowPickle = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    option(_RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),
+    option(RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),
 ]
 PushToHub = Annotated[
     str | None,
     option(
-        _RUN,
+        RUN,
         "USER/NAME",
         "Repository that receives the finished model, as user/name; nothing is pushed where not given.",
         "--push-to-hub",
     ),
 ]
-Resume = Annotated[bool, option(_RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
+Resume = Annotated[bool, option(RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
 DryRun = Annotated[
     bool,
     option(
-        _RUN,
+        RUN,
         None,
         "Resolve and load everything, run one batch, estimate time and memory; train nothing.",
         "--dry-run",
@@ -214,7 +222,7 @@ DryRun = Annotated[
 ]
 Json = Annotated[
     bool,
-    option(_RUN, None, "Print the result as JSON on standard output, and nothing else there.", "--json"),
+    option(RUN, None, "Print the result as JSON on standard output, and nothing else there.", "--json"),
 ]
 
 

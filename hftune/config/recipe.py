@@ -48,7 +48,7 @@ class Recipe(Section):
     model: ModelSection = Field(default_factory=_model_for)
     """Which network."""
     method: MethodSection = Field(default_factory=FullMethod)
-    """Which weights move."""
+    """Which weights move: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit."""
     train: TrainSection = Field(default_factory=TrainSection)
     """How they move."""
     hub: HubSection = Field(default_factory=HubSection)
