@@ -15,6 +15,7 @@ from hftune.config import load_recipe
 from hftune.errors import HftuneError
 from hftune.studies import plots
 from hftune.studies.compare import compare_study, compare_systems
+from hftune.studies.cross import numeric_axes
 from hftune.studies.folder import StudyDir
 from hftune.studies.plan import Plan
 from hftune.studies.plots import Point
@@ -57,6 +58,14 @@ def test_a_planted_gap_is_found_and_a_planted_tie_is_not(study: StudyDir) -> Non
     assert "not distinguishable with 3 seeds" in words[SAME, GOOD]
     assert len(words) == 3
     assert compared.baselines == {"majority": {"dev": 0.5, "test": 0.5}, "tfidf": {"dev": 0.66, "test": 0.66}}
+
+
+def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> None:
+    speed = {"train_seconds": 4.0, "ahead_seconds": 26.0, "examples_per_second": 80.0}
+    plant_run(tmp_path / "head", load_recipe(None, {LR: 1.0}), 0.7, speed=speed)
+    plant_run(tmp_path / "full", load_recipe(None, {LR: 2.0}), 0.8)
+    compared = compare_systems(collect([tmp_path / "head", tmp_path / "full"]))
+    assert sorted(row.seconds for row in compared.rows) == [11.0, 30.0]
 
 
 def test_what_dev_selected_and_where_test_was_scored_is_said(study: StudyDir, tested: StudyDir) -> None:
@@ -224,7 +233,7 @@ def test_a_logarithmic_axis_where_values_spread_like_that(values: list[float], b
 
 def test_the_swept_values_are_the_ticks(tested: StudyDir) -> None:
     compared = compare_study(tested)
-    assert plots.numeric_axes(compared) == [LR]
+    assert numeric_axes(compared) == [LR]
     (axes,) = plots.by_value(compared, LR).axes
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "0.01", "0.1"]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_study import plant_study
+from planted_study import plant_run, plant_study
 from test_studies import Planter
 
 from hftune.errors import HftuneError, RunFailed
+from hftune.studies import plots
 from hftune.studies.compare import compare_study
 from hftune.studies.cross import crossed
 from hftune.studies.folder import StudyDir
@@ -107,9 +108,21 @@ def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
         sweep(plan(), tmp_path / "all", hire=lambda study, jobs: [everything])
 
 
+def bag_of_words(name: str) -> dict[str, Any]:
+    """Baselines that were fitted on as many rows as the setting has."""
+    score = 0.55 if "labels=50 " in name else 0.66
+    both = {"majority": 0.5, "tfidf": score}
+    return {"baselines": {key: {"dev": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}}
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
-    return plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES)
+    by_name = {name: bag_of_words(name) for name in SHARES}
+    made = plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES, **by_name)
+    for seed in (1, 2):
+        speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "ahead_seconds": 15.0}
+        plant_run(made.before("mlm", seed).path, stage_recipe(plan(), "mlm", seed), 0.5, speed=speed)
+    return made
 
 
 def test_each_is_compared_with_the_plain_one_at_the_same_number(study: StudyDir) -> None:
@@ -132,12 +145,43 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
     for name, scores in cross.rows:
         found = [score.mean for score in scores if score is not None]
         assert found == [means[f"labels=50 {name}"], means[f"labels=200 {name}"]]
-    assert "| labels | 50 | 200 |" in markdown_text(compared)
+    assert cross.baselines == (("majority label", (0.5, 0.5)), ("bag of words", (0.55, 0.66)))
+    assert compared.baselines == {"majority": {"dev": 0.5, "test": 0.5}}, "the other one depends on the rows"
+    text = markdown_text(compared)
+    assert "| labels | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
     parts = sections(compared, of_study(study), study)
     assert {"cross", "values"} <= {part.id for part in parts}
     assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == ["by-data-labels"]
     page = study_page("planted", compared, parts, study)
     assert "Score by labels" in page and "before: mlm" in page
+
+
+def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_learns(study: StudyDir) -> None:
+    compared = compare_study(study)
+    (axes,) = plots.by_value(compared, "data.labels").axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert set(lines) == {"plain", "staged", "joint", "bag of words"}
+    rows = {row.name: row for row in compared.rows}
+    names = [f"labels={labels} joint" for labels in (50, 200)]
+    assert list(lines["joint"].get_xdata()) == [50, 200]
+    assert list(lines["joint"].get_ydata()) == pytest.approx([rows[name].scores["test"].mean for name in names])
+    assert list(lines["bag of words"].get_ydata()) == [0.55, 0.66]
+    assert len(axes.collections) == 3, "a band for each method"
+    seeds = [score for name in names for score in rows[name].by_seed["test"]]
+    heights = [band.get_paths()[0].vertices[:, 1] for band in axes.collections]
+    assert any(high.min() == min(seeds) and high.max() == max(seeds) for high in heights)
+
+
+def test_the_time_of_what_others_start_from_is_told(study: StudyDir) -> None:
+    told = "times leave out the runs that others start from: mlm, 1 min 45 s a seed"
+    assert told in compare_study(study).notes
+
+
+def test_the_table_is_on_the_terminal(study: StudyDir, hftune: Any) -> None:
+    code, out, err = hftune("compare", str(study.path))
+    assert code == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert ["50", "200"] in lines and ["bag", "of", "words", "0.5500", "0.6600"] in lines
 
 
 def test_a_study_without_two_axes_has_no_such_table(tmp_path: Path) -> None:

@@ -38,7 +38,31 @@ def print_comparison(compared: Compared) -> None:
         shown = (f"{scores[split]:.4f}" if split in scores else "" for split in compared.splits)
         table.add_row(baseline_name(name), *shown, style="dim")
     out().print(table)
+    _print_crossed(compared)
     for pair in compared.pairs:
         say(pair.words)
     for line in compared.notes:
         say(f"note: {line}", style="yellow" if "too few" in line or "collapsed" in line else "dim")
+
+
+def _print_crossed(compared: Compared) -> None:
+    """One axis against the other, where the study is such a one."""
+    from hftune.runs.wording import score_name
+    from hftune.studies.cross import crossed
+    from hftune.studies.tables import score_text
+
+    cross = crossed(compared)
+    if cross is None:
+        return
+    title = f"{compared.split} {score_name(compared.metric)} by {cross.name}"
+    table = Table(box=None, pad_edge=False, header_style="bold", title=visible(title), title_justify="left")
+    table.add_column("", overflow="fold")
+    for column in cross.columns:
+        table.add_column(visible(column), justify="right", no_wrap=True)
+    for name, scores in cross.rows:
+        table.add_row(visible(name), *map(score_text, scores))
+    for name, found in cross.baselines:
+        table.add_row(name, *("–" if one is None else f"{one:.4f}" for one in found), style="dim")
+    say("")
+    out().print(table)
+    say("")

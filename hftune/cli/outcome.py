@@ -40,9 +40,10 @@ def print_run(result: RunResult) -> None:
         out().print(table)
     parameters, speed = metrics["parameters"], metrics["speed"]
     formula = f" = {parameters['formula']}" if parameters.get("formula") else ""
+    ahead = f" after {speed['ahead_seconds']:.0f} s of encoding" if "ahead_seconds" in speed else ""
     say(
         f"{parameters['trainable']:,} of {parameters['total']:,} parameters trained{formula}, "
-        f"in {speed['train_seconds']:.0f} s ({speed['examples_per_second']:.0f} examples/s); "
+        f"in {speed['train_seconds']:.0f} s{ahead} ({speed['examples_per_second']:.0f} examples/s); "
         f"best at step {metrics['selection']['step']}"
     )
     say(f"model   {result.run.model}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hftune.errors import HftuneError
 from hftune.evaluation.significance import ENOUGH_SEEDS, Comparison, Estimate, compare, estimate, holm, verdict
+from hftune.runs.wording import duration
 from hftune.studies.folder import StudyDir
 from hftune.studies.select import select
 from hftune.studies.systems import (
@@ -25,6 +26,7 @@ from hftune.studies.systems import (
     item_scores,
     of_study,
     refuse_different_data,
+    training_seconds,
 )
 from hftune.suggest import did_you_mean
 
@@ -49,9 +51,11 @@ class Row:
     trainable: int
     total: int
     seconds: float
-    """Mean time of training."""
+    """Mean time of training, with what a frozen encoder took before it."""
     collapsed: int
     """Runs of this system that collapsed to one class."""
+    baselines: dict[str, dict[str, float]]
+    """Baseline → split → score, fitted on the same training rows; where its runs have the same."""
     memory: float | None = None
     """The most memory that a run held, in GB; None where it was not measured."""
     selected: bool = False
@@ -113,6 +117,7 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
     if pruned:
         notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")
+    notes += _stage_times(study)
     against = study.plan().against
     return compare_systems(systems, split, metric, selected=selection.setting.name, notes=notes, against=against)
 
@@ -162,7 +167,7 @@ def compare_systems(
     }
     sign = 1 if metric == "loss" else -1
     rows = sorted(
-        (_row(system, scores, system.name == selected) for system in systems),
+        (_row(system, scores, metric, system.name == selected) for system in systems),
         key=lambda row: sign * row.scores["dev"].mean,
     )
     return Compared(
@@ -172,12 +177,12 @@ def compare_systems(
         pairs=_pairs(
             systems, {name: values for (name, of), values in scores.items() if of == split}, rows, metric, against or {}
         ),
-        baselines=_baselines(systems, metric),
+        baselines=_shared([row.baselines for row in rows]),
         notes=(*notes, *_notes(systems, rows, split)),
     )
 
 
-def _row(system: System, scores: dict[tuple[str, str], Scores], selected: bool) -> Row:
+def _row(system: System, scores: dict[tuple[str, str], Scores], metric: str, selected: bool) -> Row:
     metrics = [run.read_metrics() for run in system.runs]
     mine = {split: values for (name, split), values in scores.items() if name == system.name}
     return Row(
@@ -188,8 +193,9 @@ def _row(system: System, scores: dict[tuple[str, str], Scores], selected: bool) 
         by_seed={split: tuple(values.mean(axis=1).tolist()) for split, values in mine.items()},
         trainable=metrics[0]["parameters"]["trainable"],
         total=metrics[0]["parameters"]["total"],
-        seconds=fmean(entry["speed"]["train_seconds"] for entry in metrics),
+        seconds=fmean(training_seconds(entry) for entry in metrics),
         collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
+        baselines=_shared([_baselines(entry, metric) for entry in metrics]),
         memory=max((one for entry in metrics if (one := entry["speed"].get("peak_memory_gb"))), default=None),
         selected=selected,
     )
@@ -230,20 +236,36 @@ def _partners(systems: Sequence[System], against: Mapping[str, Any]) -> Iterator
             yield system.name, partner
 
 
-def _baselines(systems: Sequence[System], metric: str) -> dict[str, dict[str, float]]:
-    """What simple systems score, where that is the same for all: with other training rows it is not."""
+def _baselines(metrics: Mapping[str, Any], metric: str) -> dict[str, dict[str, float]]:
+    """What simple systems score that were fitted on the training rows of a run."""
+    return {
+        name: {split: scores[metric] for split, scores in splits.items() if metric in scores}
+        for name, splits in metrics.get("baselines", {}).items()
+    }
+
+
+def _shared(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Baseline → split → score, where that is the same for all: with other training rows it is not."""
     found: dict[tuple[str, str], set[float]] = {}
-    for system in systems:
-        for run in system.runs:
-            for name, splits in run.read_metrics().get("baselines", {}).items():
-                for split, scores in splits.items():
-                    if metric in scores:
-                        found.setdefault((name, split), set()).add(scores[metric])
+    for baselines in every:
+        for name, splits in baselines.items():
+            for split, score in splits.items():
+                found.setdefault((name, split), set()).add(score)
     result: dict[str, dict[str, float]] = {}
     for (name, split), values in found.items():
         if len(values) == 1:
             result.setdefault(name, {})[split] = values.pop()
     return result
+
+
+def _stage_times(study: StudyDir) -> list[str]:
+    """The table's times are those of the runs in it; what they start from took time as well."""
+    plan, told = study.plan(), []
+    for name in plan.before:
+        runs = [run for seed in plan.seeds if (run := study.before(name, seed)).complete]
+        if runs:
+            told.append(f"{name}, {duration(fmean(training_seconds(run.read_metrics()) for run in runs))} a seed")
+    return [f"times leave out the runs that others start from: {'; '.join(told)}"] if told else []
 
 
 def _notes(systems: Sequence[System], rows: Sequence[Row], split: str) -> list[str]:

@@ -12,10 +12,10 @@ from hftune.runs.page import Banner, Picture, Section, render
 from hftune.runs.wording import baseline_name, duration, number, score_name
 from hftune.studies import plots
 from hftune.studies.compare import Compared
-from hftune.studies.cross import crossed
+from hftune.studies.cross import crossed, numeric_axes
 from hftune.studies.folder import PLAN, StudyDir
 from hftune.studies.settings import short_names
-from hftune.studies.systems import System
+from hftune.studies.systems import System, training_seconds
 
 
 def sections(compared: Compared, systems: Sequence[System], study: StudyDir | None) -> list[Section]:
@@ -121,7 +121,7 @@ def _cross(compared: Compared) -> Section | None:
 def _values(compared: Compared) -> Section | None:
     pictures = []
     short = short_names(list(compared.rows[0].values))
-    for axis in plots.numeric_axes(compared):
+    for axis in numeric_axes(compared):
         name = (short[axis] or axis).replace("_", " ")
         values = sorted({row.values[axis] for row in compared.rows})
         best = compared.rows[0]
@@ -196,7 +196,7 @@ def _runs(study: StudyDir) -> Section:
             row |= {
                 "state": "complete",
                 "splits": metrics["splits"],
-                "seconds": metrics["speed"]["train_seconds"],
+                "seconds": training_seconds(metrics),
                 "link": run.report.relative_to(study.path).as_posix(),
             }
         else:

@@ -32,6 +32,7 @@ from hftune.runs.figures import (
 )
 from hftune.runs.wording import score_name
 from hftune.studies.compare import Compared, Row
+from hftune.studies.cross import baselines_along
 from hftune.studies.settings import described, short_names, shown
 from hftune.studies.systems import System
 
@@ -39,6 +40,8 @@ MOST_LINES = len(SERIES)
 MOST_ROWS = 20
 LOG_FROM = 8.0
 """Values that differ by this factor or more may go on a logarithmic axis."""
+DASHES = (0, (4, 2))
+"""The line of a baseline."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def scores(compared: Compared) -> Figure:
     axes.plot([], [], "|", color=MUTED, markersize=9, label="seeds")
     best = max((splits.get(compared.split, 0.0) for splits in compared.baselines.values()), default=0.0)
     if best and compared.metric != "loss":
-        axes.axvline(best, color=GREEN, linewidth=1, linestyle=(0, (4, 2)), alpha=0.7, label="best baseline")
+        axes.axvline(best, color=GREEN, linewidth=1, linestyle=DASHES, alpha=0.7, label="best baseline")
     # Names stand above their lines: beside the axis they would leave a phone no room for the scores.
     for place, row in enumerate(rows):
         axes.text(
@@ -114,17 +117,6 @@ def curves(systems: Sequence[System], metric: str) -> Figure | None:
     return figure
 
 
-def numeric_axes(compared: Compared) -> list[str]:
-    """The axes of a study whose values are numbers, at least two of them."""
-    found = []
-    for axis in dict.fromkeys(axis for row in compared.rows for axis in row.values):
-        values = {row.values.get(axis) for row in compared.rows}
-        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-        if len(numbers) == len(values) > 1:
-            found.append(axis)
-    return found
-
-
 def by_value(compared: Compared, axis: str) -> Figure:
     """Score against the values of one axis: one line for each setting of the others, seeds as a band."""
     groups: dict[str, list[Row]] = {}
@@ -151,9 +143,19 @@ def by_value(compared: Compared, axis: str) -> Figure:
             draw_line(axes, line)
         else:
             axes.plot(line.x, line.y, line.marker, color=line.colour, markersize=5, label=plain(line.label))
+    _draw_baselines(axes, compared, axis)
     _value_ticks(axes, values)
     legend(axes, columns=1 if max(len(label) for label, _ in shown_groups) > 18 else 2)
     return figure
+
+
+def _draw_baselines(axes: Axes, compared: Compared, axis: str) -> None:
+    """What simple systems score, where it changes along the axis: with more training rows they get better as well."""
+    for name, scores in baselines_along(compared, axis).items():
+        if len(set(scores.values())) > 1:
+            x = sorted(scores)
+            y = [scores[value] for value in x]
+            axes.plot(x, y, color=GREEN, linewidth=1.2, linestyle=DASHES, alpha=0.8, label=plain(name))
 
 
 def trade_off(compared: Compared, against: str) -> Figure | None:

@@ -5,7 +5,7 @@ Collected by ``hftune compare`` and by a study's own comparison.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -105,6 +105,12 @@ def item_scores(system: System, split: str, metric: str) -> NDArray[np.float64]:
             hint="a predictions file was removed or changed; train that run again",
         )
     return np.asarray(rows, dtype=np.float64)
+
+
+def training_seconds(metrics: Mapping[str, Any]) -> float:
+    """How long a run trained, with the one pass of a frozen encoder that came before."""
+    speed = metrics["speed"]
+    return float(speed["train_seconds"]) + float(speed.get("ahead_seconds", 0.0))
 
 
 def _item_score(row: dict[str, Any], metric: str) -> float:

@@ -85,6 +85,8 @@ def _crossed(compared: Compared) -> list[str]:
     for name, scores in cross.rows:
         cells = [f"{score_text(one)} ({interval_text(one)})" if one is not None else "–" for one in scores]
         lines.append(_line([inline(name), *cells]))
+    for name, found in cross.baselines:
+        lines.append(_line([f"*{name}*", *("–" if one is None else f"{one:.4f}" for one in found)]))
     return [*lines, "", f"{compared.split.capitalize()} {score_name(compared.metric)}, with the 95 % interval."]
 
 

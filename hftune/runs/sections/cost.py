@@ -18,7 +18,9 @@ def cost(facts: RunFacts) -> Section | None:
         pairs.append(("Trainable, as a formula", str(parameters["formula"])))
     if speed.get("train_seconds") is not None:
         pairs.append(("Training time", duration(float(speed["train_seconds"]))))
-    known = {"train_seconds"}
+    if speed.get("ahead_seconds") is not None:
+        pairs.append(("Encoding once, before training", duration(float(speed["ahead_seconds"]))))
+    known = {"train_seconds", "ahead_seconds"}
     for key, name, unit in (
         ("examples_per_second", "Speed", "examples a second"),
         ("tokens_per_second", "Token speed", "tokens a second"),
