@@ -53,6 +53,13 @@ def test_a_recipe_opens_with_the_command_that_runs_it(entry: object) -> None:
     assert entry.expected and entry.cost
 
 
+def test_every_setting_of_a_method_is_in_its_document() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    settings = {name for section in section_kinds("method").values() for name in section.model_fields} - {"kind"}
+    assert len(settings) >= 11
+    assert {name for name in settings if f"`{name}`" not in text} == set()
+
+
 def test_there_are_recipes() -> None:
     assert len(catalogue()) >= 4
 

@@ -94,6 +94,7 @@ def test_another_method_does_not_inherit_the_learning_rate() -> None:
         {"model.name": "bert-base-cased", "model.vocab_size": 900},
         {"model.name": "scratch:bert-tiny", "model.revision": "main"},
         {"hub.private": True},
+        {"method.kind": "prefix", "method.projection_size": 8},
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object]) -> None:

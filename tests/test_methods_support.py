@@ -14,6 +14,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    GPT2Config,
     RobertaConfig,
     RobertaForSequenceClassification,
 )
@@ -33,6 +34,7 @@ from hftune.models.load import load_sequence_classifier
 ARCHITECTURES = ("bert", "roberta", "electra", "distilbert", "deberta-v2", "modernbert")
 REFUSED = {("prefix", kind) for kind in ("distilbert", "deberta-v2", "modernbert")}
 PAIRS = [(method, kind) for kind in ARCHITECTURES for method in METHODS]
+NO_BIASES = ("bitfit", "modernbert")
 
 
 def section(kind: str, **settings: Any) -> Any:
@@ -47,7 +49,7 @@ def batch() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
 
 
-@pytest.mark.parametrize(("method", "kind"), [pair for pair in PAIRS if pair not in REFUSED])
+@pytest.mark.parametrize(("method", "kind"), [pair for pair in PAIRS if pair not in {*REFUSED, NO_BIASES}])
 def test_what_works(method: str, kind: str, tmp_path: Path) -> None:
     applied = methods.apply(model(kind), section(method), ())
     output = applied.model(**batch())
@@ -77,6 +79,38 @@ def test_what_can_not_work_is_refused(method: str, kind: str) -> None:
         with pytest.raises(HftuneError, match=f"does not work with {kind} models: its attention") as caught:
             attempt()
         assert "--method prompt" in caught.value.hint
+
+
+def test_a_model_without_biases_has_none_to_move() -> None:
+    method, kind = NO_BIASES
+    with pytest.raises(HftuneError, match=f"does not work with this {kind} model: it has no biases") as caught:
+        methods.apply(model(kind), section(method), ())
+    assert "--method lora" in caught.value.hint
+    assert methods.apply(model(kind, norm_bias=True), section(method), ()).parameters.trainable > 0
+
+
+@pytest.mark.parametrize("method", ["prefix", "prompt", "ptuning"])
+def test_a_classifier_that_reads_the_last_token_takes_no_vectors_before_the_text(method: str) -> None:
+    with pytest.raises(HftuneError, match="does not work with gpt2 models: it reads the last token") as caught:
+        methods.check(section(method), GPT2Config())
+    assert caught.value.hint == "use --method lora"
+    with pytest.raises(HftuneError) as caught:
+        methods.check(section(method), AlbertConfig())
+    assert "gpt" not in caught.value.message
+
+
+@pytest.mark.parametrize("method", ["lora", "ia3"])
+def test_targets_that_lead_nowhere_are_refused(method: str) -> None:
+    for targets, told, hint in (
+        (("query", "qery"), "'qery' names no layer of this bert model", "did you mean 'query'?"),
+        (("LayerNorm",), "'LayerNorm' is no linear layer of this bert model", "query, value"),
+        (("xyz",), "'xyz' names no layer", "its linear layers end in classifier, dense, key, query, value"),
+    ):
+        with pytest.raises(HftuneError, match=told) as caught:
+            methods.apply(model("bert"), section(method, targets=targets), ())
+        assert hint in caught.value.hint
+    applied = methods.apply(model("bert"), section(method, targets=("attention.self.query",)), ())
+    assert applied.parameters.trainable > 0
 
 
 def test_an_unknown_architecture_can_be_frozen_or_told_about() -> None:

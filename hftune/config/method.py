@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hftune.config.section import Section
 
@@ -65,6 +65,12 @@ class PrefixMethod(_VirtualTokens):
     """Width of that network; the encoder's own where not given."""
     pretrained_learning_rate: ClassVar[float] = 5e-3
     scratch_learning_rate: ClassVar[float] = 5e-3
+
+    @model_validator(mode="after")
+    def _size_of_what_is_there(self) -> PrefixMethod:
+        if self.projection_size is not None and not self.projection:
+            raise ValueError("projection_size does nothing without projection: true")
+        return self
 
 
 class PromptMethod(_VirtualTokens):

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from peft import PeftConfig, PeftModel, PeftModelForCausalLM, PeftModelForSequenceClassification, TaskType
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from hftune.errors import HftuneError
 from hftune.methods.accounting import count
 from hftune.methods.applied import Applied, itself
 from hftune.methods.formula import head_formula, letters_of
 from hftune.methods.heads import head_modules
+from hftune.suggest import did_you_mean
 
 ALWAYS_SAVED = {"classifier", "score"}
 """Names that peft adds by itself to what an adapter carries."""
@@ -43,6 +46,7 @@ def wrapped(
     head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
     known = letters_of(model, **(letters or {}))
     causal = model.can_generate()
+    _check_targets(model, settings.get("target_modules", ()))
     made = config(task_type=TaskType.CAUSAL_LM if causal else TaskType.SEQ_CLS, **settings)
     made.modules_to_save = [name for name in modules if name not in ALWAYS_SAVED] or None
     if causal:
@@ -53,6 +57,20 @@ def wrapped(
         parameters=count(adapted, formula(head or "").removesuffix(" + ") if head or causal else None, known),
         finish=_merged if merge else itself,
     )
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
+    """Refuse a name that no linear layer ends with; peft passes over some of them in silence."""
+    layers = {name: isinstance(part, nn.Linear | Conv1D) for name, part in model.named_modules()}
+    for target in targets:
+        found = [linear for name, linear in layers.items() if f".{name}".endswith(f".{target}")]
+        if not any(found):
+            what = "is no linear layer" if found else "names no layer"
+            known = sorted({name.rpartition(".")[2] for name, linear in layers.items() if linear})
+            raise HftuneError(
+                f"method.targets: {target!r} {what} of this {model.config.model_type} model",
+                hint=did_you_mean(target, known) or f"its linear layers end in {', '.join(known)}",
+            )
 
 
 def prompt_shape(model: PreTrainedModel, token_dim: int) -> dict[str, int]:

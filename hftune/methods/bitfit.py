@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from hftune.config.method import BitfitMethod
+from hftune.errors import HftuneError
 from hftune.methods.accounting import count
 from hftune.methods.applied import Applied
 from hftune.methods.formula import head_formula, letters_of
@@ -22,9 +23,18 @@ def apply(model: PreTrainedModel, section: BitfitMethod, fresh_modules: Sequence
     """Freeze every weight that is neither a bias nor in the head."""
     modules = head_modules(model, fresh_modules)
     freeze_all_but(model, modules)
-    for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] == "bias":
-            parameter.requires_grad_(True)
+    biases = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if name.rpartition(".")[2] == "bias" and not parameter.requires_grad
+    ]
+    if not biases:
+        raise HftuneError(
+            f"bitfit does not work with this {model.config.model_type} model: it has no biases outside its head",
+            hint="use --method lora or ia3, which add weights of their own, or --method head",
+        )
+    for parameter in biases:
+        parameter.requires_grad_(True)
     head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
     pooled = any(name.endswith(f"{POOLER}.bias") for name, _ in model.named_parameters())
     frozen_pooler = pooled and not any(name.endswith(POOLER) for name in modules)

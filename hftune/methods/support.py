@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedConfig
 
@@ -11,9 +12,9 @@ from hftune.errors import HftuneError
 
 ANY = ("full", "head", "bitfit")
 """Methods that only freeze weights and so work with every classifier."""
-NO_PAST = "its attention takes no keys and values from outside, which a prefix is made of"
-
-
+NO_PAST = {"prefix": "its attention takes no keys and values from outside, which a prefix is made of"}
+_LAST_TOKEN = "it reads the last token of a text, which it can't tell from padding behind trained vectors"
+READS_THE_END = {"prefix": _LAST_TOKEN, "prompt": _LAST_TOKEN, "ptuning": _LAST_TOKEN}
 _TAKES_CONTEXT = "its trained vectors take positions from every block, and every later text must make room for them"
 NOT_CAUSAL = {
     "head": "their head is mostly their embeddings, and a fresh one learns nothing that the frozen rest can use",
@@ -34,8 +35,8 @@ class Architecture:
     """Those of the key and value projections."""
     ia3_feedforward: tuple[str, ...]
     """Those of the layers whose input is rescaled."""
-    no_prefix: str | None = None
-    """Why prefix tuning can't work; None where it does."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Methods that can't work with its classifiers, and why."""
 
 
 _BERT = Architecture(lora=("query", "value"), ia3=("key", "value"), ia3_feedforward=("output.dense",))
@@ -45,14 +46,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "electra": _BERT,
-    "distilbert": Architecture(("q_lin", "v_lin"), ("k_lin", "v_lin"), ("ffn.lin2",), no_prefix=NO_PAST),
+    "distilbert": Architecture(("q_lin", "v_lin"), ("k_lin", "v_lin"), ("ffn.lin2",), refused=NO_PAST),
     "deberta-v2": Architecture(
-        ("query_proj", "value_proj"), ("key_proj", "value_proj"), ("output.dense",), no_prefix=NO_PAST
+        ("query_proj", "value_proj"), ("key_proj", "value_proj"), ("output.dense",), refused=NO_PAST
     ),
     # One matrix makes query, key and value here.
-    "modernbert": Architecture(("Wqkv",), ("Wqkv",), ("mlp.Wo",), no_prefix=NO_PAST),
-    "gpt2": Architecture(("c_attn",), ("c_attn",), ("mlp.c_proj",), no_prefix=_TAKES_CONTEXT),
-    "mingpt": Architecture(("qkv",), ("qkv",), ("mlp.down",), no_prefix=NO_PAST),
+    "modernbert": Architecture(("Wqkv",), ("Wqkv",), ("mlp.Wo",), refused=NO_PAST),
+    "gpt2": Architecture(("c_attn",), ("c_attn",), ("mlp.c_proj",), refused=READS_THE_END),
+    "mingpt": Architecture(("qkv",), ("qkv",), ("mlp.down",), refused=READS_THE_END),
 }
 """By ``model_type``. XLM-RoBERTa and CamemBERT are RoBERTa's code under another name."""
 
@@ -83,10 +84,13 @@ def check(
     known = ARCHITECTURES.get(config.model_type)
     if known is None:
         _check_unknown(section, config.model_type)
-    elif section.kind == "prefix" and known.no_prefix:
+    elif section.kind in known.refused:
+        prompt = (
+            "" if "prompt" in known.refused else "--method prompt, which puts trained embeddings before the text, or "
+        )
         raise HftuneError(
-            f"prefix tuning does not work with {config.model_type} models: {known.no_prefix}",
-            hint="use --method prompt, which puts trained embeddings before the text, or --method lora",
+            f"--method {section.kind} does not work with {config.model_type} models: {known.refused[section.kind]}",
+            hint=f"use --method {prompt}lora",
         )
     if section.kind == "prefix" and gradient_checkpointing:
         raise HftuneError(
@@ -104,7 +108,7 @@ def _check_unknown(section: MethodSection, model_type: str) -> None:
             f"{section.kind} does not know the layers of {model_type} models",
             hint="name them with --set method.targets=[…], or use --method bitfit, which works with every model",
         )
-    tested = [name for name, entry in ARCHITECTURES.items() if section.kind != "prefix" or not entry.no_prefix]
+    tested = [name for name, entry in ARCHITECTURES.items() if section.kind not in entry.refused]
     raise HftuneError(
         f"{section.kind} is not known to work with {model_type} models; it is with {', '.join(tested)}",
         hint="use --method full, head or bitfit, which work with every model",
