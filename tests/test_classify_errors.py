@@ -13,6 +13,11 @@ from tiny import BRIEF, QUICK, csv_folder, write_csv
 
 Hftune = Callable[..., tuple[int, str, str]]
 
+VOCABULARY = {
+    word: number
+    for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "food", "was", "good"])
+}
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -74,7 +79,7 @@ def test_weights_that_exist_only_as_a_pickle(here: Path, hftune: Hftune) -> None
     config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     model = BertForSequenceClassification(config)
     config.save_pretrained("pickled")
-    BertTokenizer().save_pretrained("pickled")
+    BertTokenizer(vocab=VOCABULARY).save_pretrained("pickled")
     torch.save(model.state_dict(), "pickled/pytorch_model.bin")
     command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "pickled", *BRIEF, "--output", "run")
     code, _, err = hftune(*command)
@@ -82,6 +87,25 @@ def test_weights_that_exist_only_as_a_pickle(here: Path, hftune: Hftune) -> None
     assert not (here / "run").exists()
     code, _, err = hftune(*command, "--allow-pickle")
     assert code == 0, err
+
+
+def test_a_checkpoint_without_a_tokenizer_or_with_another_one(here: Path, hftune: Hftune) -> None:
+    """transformers makes up an empty tokenizer where there is none, and every word would be unknown."""
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    BertForSequenceClassification(config).save_pretrained("model")
+    BertTokenizer(vocab=VOCABULARY).save_pretrained("words")
+    command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "model", *BRIEF, "--dry-run")
+    code, _, err = hftune(*command)
+    assert code == 2 and "model brings no tokenizer" in err and "--tokenizer" in err
+    code, _, err = hftune(*command, "--tokenizer", "words")
+    assert code == 0, err
+    BertTokenizer(vocab=VOCABULARY).save_pretrained("model")
+    swapped = {**VOCABULARY, "food": VOCABULARY["was"], "was": VOCABULARY["food"]}
+    BertTokenizer(vocab=swapped).save_pretrained("others")
+    code, _, err = hftune(*command, "--tokenizer", "others")
+    assert code == 2 and "vocabulary is not that of the checkpoint" in " ".join(err.split())
 
 
 def test_disk_full_while_saving_loses_no_finished_checkpoint(

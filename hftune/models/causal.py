@@ -19,7 +19,7 @@ from hftune.models import mingpt
 from hftune.models.adapter import adapter_parts, is_adapter, save_adapter
 from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_pickle
 from hftune.models.facts import CARD, saved_facts
-from hftune.models.load import LoadedModel, load_config
+from hftune.models.load import LoadedModel, check_vocabulary, load_config
 from hftune.models.presets import refuse_other_head
 
 
@@ -45,7 +45,7 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
             f"{section.name} is not a causal language model: it has no weights for {sorted(info['missing_keys'])[0]}",
             hint="take a checkpoint of a GPT, such as a run of `hftune pretrain`",
         )
-    _check_vocabulary(section, model, tokenizer, location)
+    check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, ())
 
 
@@ -98,30 +98,3 @@ def load_saved_lm(
             model = PeftModel.from_pretrained(model, str(folder))
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return model.eval(), tokenizer, facts
-
-
-def _check_vocabulary(
-    section: ModelSection, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, location: str
-) -> None:
-    """Ids that mean something else to the weights would train, and answer, as if nothing were wrong."""
-    embedded = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > embedded:
-        raise HftuneError(
-            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.name} embeds {embedded}: it was "
-            "trained with another vocabulary",
-            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer out",
-        )
-    if section.tokenizer is None:
-        return
-    with explained(section):
-        own = AutoTokenizer.from_pretrained(
-            location, revision=section.revision, trust_remote_code=section.trust_remote_code
-        )
-    theirs, ours = own.get_vocab(), tokenizer.get_vocab()
-    moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
-    if moved is not None:
-        raise HftuneError(
-            f"model.tokenizer is {section.tokenizer}, whose vocabulary is not that of the checkpoint {section.name}: "
-            f"{moved!r} is number {theirs[moved]} there and {ours.get(moved, 'not known')} here",
-            hint="leave model.tokenizer out",
-        )

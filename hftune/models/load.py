@@ -56,6 +56,12 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
             revision=section.revision if section.tokenizer is None else None,
             trust_remote_code=section.trust_remote_code,
         )
+    if not _ordinary(tokenizer):
+        # transformers makes up an empty one for a folder that holds none: every word would be unknown.
+        raise HftuneError(
+            f"{source.name} brings no tokenizer: only special tokens are known",
+            hint="name one with --tokenizer: the one that the checkpoint was trained with",
+        )
     if padded and tokenizer.pad_token is None:
         raise HftuneError(
             f"the tokenizer of {source.name} has no padding token, so texts can't be batched",
@@ -104,12 +110,7 @@ def load_sequence_classifier(
             output_loading_info=True,
             **how_to_load(section),
         )
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise HftuneError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model {section.name} embeds only "
-            f"{model.get_input_embeddings().num_embeddings}",
-            hint="use the tokenizer that belongs to the model: leave model.tokenizer out",
-        )
+    check_vocabulary(section, model, tokenizer)
     head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
     fresh = _modules_of(info["missing_keys"], info["mismatched_keys"])
     strange = [entry[0] for entry in info["mismatched_keys"] if entry[0].split(".")[0] not in head]
@@ -123,6 +124,37 @@ def load_sequence_classifier(
     if fresh:
         logger.info("newly initialised: %s", ", ".join(fresh))
     return LoadedModel(model, fresh)
+
+
+def check_vocabulary(section: ModelSection, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose ids mean something else to the weights: all would run as if nothing were wrong."""
+    embedded = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > embedded:
+        raise HftuneError(
+            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.name} embeds {embedded}: it was "
+            "trained with another vocabulary",
+            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer out",
+        )
+    if section.tokenizer is None:
+        return
+    with explained(section):
+        own = AutoTokenizer.from_pretrained(
+            locate(section.name), revision=section.revision, trust_remote_code=section.trust_remote_code
+        )
+    theirs, ours = _ordinary(own), tokenizer.get_vocab()
+    moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
+    if moved is not None:
+        raise HftuneError(
+            f"model.tokenizer is {section.tokenizer}, whose vocabulary is not that of the checkpoint {section.name}: "
+            f"{moved!r} is number {theirs[moved]} there and {ours.get(moved, 'not known')} here",
+            hint="leave model.tokenizer out",
+        )
+
+
+def _ordinary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The vocabulary without special tokens: nothing where a checkpoint brings no tokenizer."""
+    special = set(tokenizer.all_special_tokens)
+    return {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
 
 
 def _modules_of(missing: Iterable[str], mismatched: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

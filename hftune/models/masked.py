@@ -20,14 +20,13 @@ from transformers.utils import cached_file
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.checkpoint import explained, how_to_load, locate, refuse_pickle
-from hftune.models.joint import FAMILIES, MASKED, as_masked_lm, row_statistics, with_mlm_head
-from hftune.models.load import LoadedModel, load_config, load_sequence_classifier
+from hftune.models.joint import FAMILIES, IGNORED, MASKED, as_masked_lm, row_statistics, with_mlm_head
+from hftune.models.load import LoadedModel, check_vocabulary, load_config, load_sequence_classifier
 
 logger = logging.getLogger(__name__)
 
 BESIDE = "mlm"
 """Folder of the masked language model, below that of the classifier."""
-IGNORED = -100
 
 
 def check_family(config: PreTrainedConfig, name: str) -> None:
@@ -60,12 +59,7 @@ def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     if section.from_scratch:
         return LoadedModel(wanted._from_config(config, dtype=torch.float32), ())
     model, missing = _from_checkpoint(wanted, section, config)
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise HftuneError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model {section.name} embeds only "
-            f"{model.get_input_embeddings().num_embeddings}",
-            hint="use the tokenizer that belongs to the model: leave model.tokenizer out",
-        )
+    check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, tuple(sorted({name.rpartition(".")[0] for name in missing})))
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hftune.errors import HftuneError
+from hftune.models.joint import IGNORED
 
-IGNORED = -100
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 STREAM = 0x6D6C6D
 """Tells these draws from others with the same seed and epoch."""

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from .modeling_joint import FAMILIES, JointOutput, as_classifier, as_masked_lm, with_mlm_head
-from .modeling_masked import MASKED, row_statistics
+from .modeling_masked import IGNORED, MASKED, row_statistics
 
-__all__ = ["FAMILIES", "MASKED", "JointOutput", "as_classifier", "as_masked_lm", "row_statistics", "with_mlm_head"]
+__all__ = [
+    "FAMILIES",
+    "IGNORED",
+    "MASKED",
+    "JointOutput",
+    "as_classifier",
+    "as_masked_lm",
+    "row_statistics",
+    "with_mlm_head",
+]
