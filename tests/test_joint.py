@@ -159,6 +159,18 @@ def test_texts_of_labelled_data(folder: Path) -> None:
     assert not any("\\n" in text for text in reviews.train), "a spelled line break is one"
 
 
+def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
+    rows = ["text,text_pair,label"]
+    rows += [f"is house {number} red,House {number // 2} has a colour.,{'yn'[number % 2]}" for number in range(40)]
+    (here / "pairs.csv").write_text("\n".join(rows), encoding="utf-8")
+    found = load_joint(JointData(name="pairs.csv", unlabeled="train"))
+    passages = {name: set(part["text_pair"]) for name, part in found.named.items()}
+    expected = {
+        name: sum(text in passages["train"] for text in found.named[name]["text_pair"]) for name in ("dev", "test")
+    }
+    assert found.leaks() == expected and all(expected.values())
+
+
 def test_which_unlabelled_texts() -> None:
     everything = load_joint(JointData(name="reviews", labels=50))
     assert len(everything.train) == 50 and len(everything.unlabelled.texts) == 5000
@@ -174,7 +186,9 @@ def test_seen_among() -> None:
     others = ["The food  was great, really.", "nothing here", "good"]
     texts = ["the FOOD was great, really", "good", "goo", "nothing here good", "the food was great, reall"]
     # The third is too short to be looked for inside others; the fourth stands across two of them.
-    assert seen_among(texts, others) == 3
+    assert seen_among(zip(texts, strict=True), others) == 3
+    pairs = [("is it red", "nothing here"), ("the food was great, really.", "nothing"), ("is it red", "nothing")]
+    assert seen_among(pairs, others) == 2, "either text of a pair"
 
 
 @pytest.mark.parametrize(
@@ -183,6 +197,7 @@ def test_seen_among() -> None:
         (("--unlabeled", "empty.txt"), "is empty", "holds"),
         (("--unlabeled", "binary.txt"), "binary", "convert"),
         (("--unlabeled", "missing.txt"), "there is no file or folder 'missing.txt'", "train"),
+        (("--unlabeled", "reviws"), "'reviws'", "did you mean 'reviews'?"),
         (("--unlabeled", "short.txt"), "3 examples, fewer than one batch of 8", "--mlm-batch-size"),
         (("--unlabeled", "more.txt", "--limit-unlabeled", "99"), "asks for 99", "at most 30"),
         (("--unlabeled", "more.txt", "--mlm-alpha", "-1"), "≥ 0", "schema"),

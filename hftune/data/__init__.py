@@ -20,7 +20,7 @@ from hftune.data.sources import read_file
 from hftune.data.splits import Splits, as_dataset, fingerprint
 from hftune.data.subsets import held_out, subset
 from hftune.data.table import Table, joined
-from hftune.data.unlabelled import JointSplits, read_lines, training_texts, with_unlabelled
+from hftune.data.unlabelled import JointSplits, read_lines, with_unlabelled
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
@@ -112,7 +112,7 @@ def load_texts(section: CorpusData) -> Corpus:
         return load_corpus(section)
     shared = {name: value for name, value in section.model_dump().items() if name in LabelledData.model_fields}
     splits = load(LabelledData(**{**shared, "kind": "labelled", "dev_share": section.dev_share or 0.1}))
-    texts = {name: training_texts(splits, name) for name in splits.named}
+    texts = {name: splits.texts(name) for name in splits.named}
     notes = list(splits.notes)
     if known is not None and known.unlabelled is not None and section.documents != "labelled":
         texts["train"] = read_lines(known.folder / known.unlabelled)

@@ -90,22 +90,25 @@ class Corpus:
     @property
     def fingerprints(self) -> dict[str, str]:
         """A hash of each split's documents in their order, the same on every machine."""
-        return {name: _fingerprint(texts) for name, texts in self.named.items()}
+        return {name: fingerprint_of(texts) for name, texts in self.named.items()}
 
 
-def load_corpus(section: CorpusData, *, shortest: int = 1, drop_short: bool = False) -> Corpus:
+def load_corpus(
+    section: CorpusData, *, shortest: int = 1, drop_short: bool = False, known: Sequence[str] = ()
+) -> Corpus:
     """Read, check and split a corpus.
 
     Args:
         section: Where the text comes from; ``dev_share`` is a number by then.
         shortest: Fewest characters of a document.
         drop_short: Leave shorter ones out; they are refused otherwise.
+        known: What else the caller takes for a name, for the error about one that leads nowhere.
 
     Raises:
         HftuneError: The text can't be found, read or trained on.
     """
     assert section.dev_share is not None, "a recipe states it as a number"
-    read, notes = _read(section)
+    read, notes = _read(section, [*known, *CORPORA])
     splits: dict[str, Documents] = {}
     for split, documents in read.items():
         if not len(documents):
@@ -127,14 +130,14 @@ def load_corpus(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fa
     return Corpus(train, dev, test, dev_is_train, section.name, tuple(notes))
 
 
-def _read(section: CorpusData) -> tuple[dict[str, Documents], list[str]]:
+def _read(section: CorpusData, known: list[str]) -> tuple[dict[str, Documents], list[str]]:
     """The documents of each split that is there, from an embedded folder, a path or the Hub."""
     found = corpus_files(section)
     if found is None:
         refuse_cut_of_hub(section)
         from hftune.data.hub import hub_tables
 
-        return {split: from_table(table, section) for split, table in hub_tables(section, list(CORPORA)).items()}, []
+        return {split: from_table(table, section) for split, table in hub_tables(section, known).items()}, []
     return {
         split: _joined([read_documents(file, section, found.documents) for file in paths])
         for split, paths in found.files.items()
@@ -230,7 +233,8 @@ def _drawn(texts: Sequence[str], seed: int) -> tuple[str, ...]:
     return tuple(texts[row] for row in sorted(drawn))
 
 
-def _fingerprint(texts: Sequence[str]) -> str:
+def fingerprint_of(texts: Sequence[str]) -> str:
+    """A hash of texts in their order, the same on every machine."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")

@@ -84,7 +84,7 @@ def _download(section: LabelledData | CorpusData, embedded: list[str]) -> Any:
     from datasets.exceptions import DatasetNotFoundError
 
     name = quote(section.name)
-    offline = f"embedded datasets need no network: --data {embedded[0]}; so do files and folders"
+    offline = f"no network is needed for {', '.join(embedded)}, nor for files and folders"
     try:
         with _offline_where_unreachable(section):
             return _load(section)

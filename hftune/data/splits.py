@@ -37,6 +37,15 @@ class Splits:
         return "text_pair" in self.train.column_names
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that hold text."""
+        return ("text", "text_pair") if self.is_pair else ("text",)
+
+    def texts(self, split: str = "train") -> list[str]:
+        """All texts of a split: of pairs the first ones, then the second ones."""
+        return [text for column in self.columns for text in self.named[split][column]]
+
+    @property
     def named(self) -> dict[str, Dataset]:
         """The splits there are, by name."""
         every = {"train": self.train, "dev": self.dev, "test": self.test}

@@ -6,15 +6,15 @@ model that has read the test texts, even without labels, is scored on what it ha
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from random import Random
 
 from hftune.config.data import CorpusData, JointData
-from hftune.data.corpus import load_corpus
+from hftune.data.corpus import fingerprint_of, load_corpus
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines
 from hftune.data.embedded import Embedded
@@ -42,11 +42,7 @@ class Unlabelled:
 
     def fingerprint(self) -> str:
         """A hash of the texts in their order."""
-        digest = hashlib.sha256()
-        for text in self.texts:
-            content = text.encode()
-            digest.update(len(content).to_bytes(8, "little") + content)
-        return digest.hexdigest()
+        return fingerprint_of(self.texts)
 
 
 @dataclass(frozen=True)
@@ -56,11 +52,12 @@ class JointSplits(Splits):
     unlabelled: Unlabelled
 
     def leaks(self) -> dict[str, int]:
-        """Rows of dev and test whose text stands in the unlabelled texts, for the splits that have any."""
+        """Rows of dev and test of which a text stands in the unlabelled texts, for the splits that have any."""
         found: dict[str, int] = {}
-        for name in ("dev", "test"):
-            if name in self.named:
-                seen = seen_among(self.named[name]["text"], self.unlabelled.texts)
+        for name, rows in self.named.items():
+            if name != TRAIN:
+                texts = zip(*(rows[column] for column in self.columns), strict=True)
+                seen = seen_among(texts, self.unlabelled.texts)
                 found |= {name: seen} if seen else {}
         return found
 
@@ -78,7 +75,7 @@ def with_unlabelled(splits: Splits, whole: Splits, section: JointData, embedded:
         HftuneError: there is no such text, or it can't be read.
     """
     name = section.unlabeled or _default_source(section, embedded)
-    texts = training_texts(whole) if name == TRAIN else _texts(name, embedded)
+    texts = whole.texts() if name == TRAIN else _texts(name, embedded)
     notes = [f"unlabelled: {count(len(texts), 'text')} of {name}"]
     if section.limit_unlabeled is not None:
         if section.limit_unlabeled > len(texts):
@@ -93,27 +90,23 @@ def with_unlabelled(splits: Splits, whole: Splits, section: JointData, embedded:
     return JointSplits(**labelled, unlabelled=Unlabelled(texts, name, tuple(notes)))
 
 
-def seen_among(texts: Sequence[str], others: Sequence[str]) -> int:
-    """How many of the texts stand among others, as a whole or inside one; blanks and capitals do not count."""
+def seen_among(rows: Iterable[Sequence[str]], others: Sequence[str]) -> int:
+    """How many rows have a text that stands among others, whole or inside one; blanks and capitals do not count."""
     lines = {_plain(other) for other in others}
     # A character that no plain text holds keeps texts from being found across the border of two.
     everything = "\0".join(lines)
-    found = 0
-    for text in texts:
+
+    @cache  # many questions are asked about one passage
+    def seen(text: str) -> bool:
         plain = _plain(text)
-        found += plain in lines or (len(plain) >= SHORTEST and plain in everything)
-    return found
+        return plain in lines or (len(plain) >= SHORTEST and plain in everything)
+
+    return sum(any(map(seen, row)) for row in rows)
 
 
 def _default_source(section: JointData, embedded: dict[str, Embedded]) -> str:
     known = embedded.get(section.name)
     return section.name if known is not None and known.unlabelled is not None else TRAIN
-
-
-def training_texts(splits: Splits, split: str = "train") -> list[str]:
-    """All texts of a split: of pairs the first ones, then the second ones."""
-    rows = splits.named[split]
-    return [*rows["text"], *(rows["text_pair"] if splits.is_pair else [])]
 
 
 def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
@@ -126,11 +119,12 @@ def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
             )
         return read_lines(embedded[name].folder / file)
     path = as_path(name)
+    known = [TRAIN, *(one for one in embedded if embedded[one].unlabelled is not None)]
     if path is None and not is_hub_id(name):
-        raise refuse_missing(name, [TRAIN, *(one for one in embedded if embedded[one].unlabelled is not None)])
+        raise refuse_missing(name, known)
     if path is not None and path.is_dir():
         path = _in_folder(path)
-    corpus = load_corpus(CorpusData(name=name if path is None else str(path), dev_share=0.0))
+    corpus = load_corpus(CorpusData(name=name if path is None else str(path), dev_share=0.0), known=known)
     return [_unspelled(text) for text in corpus.train]
 
 

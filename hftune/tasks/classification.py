@@ -55,7 +55,7 @@ class Classification:
 
     def load_tokenizer(self, data: Splits) -> PreTrainedTokenizerBase:
         """The model's own, or one trained on the training texts."""
-        tokenizer = load_tokenizer(self.recipe.model, training_texts(data))
+        tokenizer = load_tokenizer(self.recipe.model, data.texts())
         # pipeline() truncates at this length, so the published model reads what it was trained on.
         tokenizer.model_max_length = self.data_section.max_length
         return tokenizer
@@ -101,8 +101,8 @@ class Classification:
 
     def probe(self, data: Splits) -> list[dict[str, Any]]:
         """The first rows of dev."""
-        columns = ["text", "text_pair"] if data.is_pair else ["text"]
-        return [{name: row[name] for name in columns} for row in data.dev.select(range(min(PROBE_ROWS, len(data.dev))))]
+        rows = data.dev.select(range(min(PROBE_ROWS, len(data.dev))))
+        return [{name: row[name] for name in data.columns} for row in rows]
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
@@ -220,11 +220,6 @@ def _probe_outputs(classifier: Classifier, rows: list[dict[str, Any]]) -> dict[s
     pairs = [row["text_pair"] for row in rows] if "text_pair" in rows[0] else None
     logits = classifier.logits([row["text"] for row in rows], pairs)
     return {"logits": logits.tolist(), "labels": list(classifier.labels)}
-
-
-def training_texts(data: Splits) -> list[str]:
-    """What a scratch tokenizer is trained on."""
-    return [*data.train["text"], *(data.train["text_pair"] if data.is_pair else [])]
 
 
 def is_labelled(rows: Any) -> bool:

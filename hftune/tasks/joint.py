@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune import data as datasets
 from hftune.config.data import JointData
@@ -22,7 +22,7 @@ from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import JointTask
 from hftune.data.splits import Splits
-from hftune.data.unlabelled import JointSplits
+from hftune.data.unlabelled import JointSplits, Unlabelled
 from hftune.errors import HftuneError
 from hftune.models.joint import as_classifier
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
@@ -35,7 +35,7 @@ from hftune.models.masked import (
     save_masked_lm,
 )
 from hftune.models.positions import max_positions
-from hftune.tasks.classification import Classification, training_texts
+from hftune.tasks.classification import Classification
 from hftune.tasks.classification_loss import ClassificationLoss
 from hftune.tasks.masked_rows import MaskedRows, PairedCollator, PairedRows, make_examples
 from hftune.tasks.masking import masking_for
@@ -101,7 +101,7 @@ class Joint(Classification):
         """The model's own; for a scratch model one trained on labelled and unlabelled texts."""
         if not self.active:
             return super().load_tokenizer(data)
-        tokenizer = load_tokenizer(self.recipe.model, [*training_texts(data), *_unlabelled(data).texts])
+        tokenizer = load_tokenizer(self.recipe.model, [*data.texts(), *_unlabelled(data).texts])
         tokenizer.model_max_length = self.data_section.max_length
         return tokenizer
 
@@ -126,7 +126,7 @@ class Joint(Classification):
         return dataclasses.replace(
             inputs,
             train=PairedRows(inputs.train, MaskedRows(examples, masking)),
-            collator=PairedCollator(inputs.collator, _padding(tokenizer)),
+            collator=PairedCollator(inputs.collator, int(tokenizer.pad_token_id)),
             loss=JointLoss(inputs.loss, parts),
             parts=parts,
             companion=Companion(
@@ -160,8 +160,6 @@ class Joint(Classification):
         said = Classification.reload_outputs(folder, rows, trust_remote_code)
         if not (folder / BESIDE).is_dir():
             return said
-        from transformers import AutoTokenizer
-
         tokenizer = AutoTokenizer.from_pretrained(folder / BESIDE)
         return {**said, "mlm": fill_probe(reload_masked_lm(folder / BESIDE), tokenizer, rows)}
 
@@ -211,7 +209,7 @@ def fill_probe(
     return [[float(loss)] for loss, _, _ in fill_statistics(model, shown)]
 
 
-def check_block_size(block_size: int | None, config: Any) -> None:
+def check_block_size(block_size: int | None, config: PreTrainedConfig) -> None:
     """Refuse blocks that the model has no positions for."""
     limit = max_positions(config)
     if block_size is not None and limit is not None and block_size > limit:
@@ -229,14 +227,10 @@ def _check_enough(examples: int, wanted: int, source: str) -> None:
         )
 
 
-def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    return int(tokenizer.pad_token_id)
-
-
 def _joint(data: Splits) -> JointSplits:
     assert isinstance(data, JointSplits), "load_data made it"
     return data
 
 
-def _unlabelled(data: Splits) -> Any:
+def _unlabelled(data: Splits) -> Unlabelled:
     return _joint(data).unlabelled
