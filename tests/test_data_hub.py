@@ -97,7 +97,7 @@ def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
     gone = asked(after.stdout)
     assert gone["good"]["prints"] == seen["good"]["prints"]
     assert "the Hub can't be reached for the dataset 'google/boolq'" in gone["new"][0]
-    assert "--data reviews" in gone["new"][1]
+    assert "no network is needed for reviews" in gone["new"][1]
 
 
 def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(HftuneError, match="the Hub can't be reached for the dataset 'nobody/has-this'") as caught:
         load(LabelledData(name="nobody/has-this"))
-    assert "--data reviews" in caught.value.hint
+    assert "no network is needed for reviews" in caught.value.hint
 
 
 def test_split_names_of_the_hub() -> None:
