@@ -10,7 +10,6 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from hftune import hub
@@ -63,10 +62,17 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         per_epoch = max(1, len(loader) // train.accumulation)
         updates = train.max_steps or max(1, round(per_epoch * (train.epochs or 1)))
         loss, per_token = _time_batches(job, loader)
-    per_update = per_token * fmean(job.inputs.train_lengths) * train.batch_size * train.accumulation
-    evaluations = max(1, updates // (train.eval_steps or per_epoch))
-    # A forward pass alone is about a third of one with its backward pass.
-    seconds = updates * per_update + evaluations * per_token / 3 * sum(job.inputs.dev_lengths)
+        per_pass = _time_head(job, loader) if job.applied.precomputed else None
+    tokens, dev_tokens = sum(job.inputs.train_lengths), sum(job.inputs.dev_lengths)
+    if per_pass is not None:
+        # The frozen encoder runs once over all rows; from then on the head trains by itself.
+        per_update = per_pass * train.accumulation
+        seconds = per_token * (tokens + dev_tokens) + updates * per_update
+    else:
+        per_update = per_token * tokens / len(job.inputs.train_lengths) * train.batch_size * train.accumulation
+        evaluations = max(1, updates // (train.eval_steps or per_epoch))
+        # A forward pass alone is about a third of one with its backward pass.
+        seconds = updates * per_update + evaluations * per_token / 3 * dev_tokens
     return Estimate(
         task=recipe.task.kind,
         data=job.facts.source,
@@ -99,6 +105,19 @@ def _time_batches(job: Job, loader: Any) -> tuple[float, float]:
             tokens += batch["input_ids"].numel()
     trainer.model.zero_grad()
     return losses[0], seconds / tokens
+
+
+def _time_head(job: Job, loader: Any) -> float:
+    """Seconds of one forward and backward pass of a head over what the frozen encoder said; the first warms up."""
+    parts, trainer, began = job.applied.precomputed, job.trainer, 0.0
+    assert parts is not None, "asked for such a method only"
+    batch = trainer._prepare_inputs(next(iter(loader)))
+    features = parts.encode({name: value for name, value in batch.items() if name != "labels"}).unsqueeze(1)
+    for number in range(TIMED_STEPS + 1):
+        began = time.perf_counter() if number == 1 else began
+        inputs = {"inputs_embeds": features, "labels": batch["labels"]}
+        trainer.compute_loss(parts.trained, inputs).backward()
+    return (time.perf_counter() - began) / TIMED_STEPS
 
 
 def _memory_gb(job: Job) -> float:

@@ -10,6 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 from tiny import QUICK, csv_folder, pairs_folder, parquet_folder, stars_folder
 
+from hftune.config import load_recipe
+
 Hftune = Callable[..., tuple[int, str, str]]
 
 RUN_FILES = {
@@ -125,6 +127,24 @@ def test_a_group_of_seeds_has_mean_and_std(here: Path, hftune: Hftune) -> None:
     summary = json.loads(out)["splits"]["test"]["accuracy"]
     assert summary["mean"] == pytest.approx(sum(scores) / 2)
     assert summary["std"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+
+
+def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hftune import dryrun
+
+    monkeypatch.setattr(dryrun, "_time_batches", lambda job, loader: (0.7, 0.5))
+    spent = []
+    real = dryrun._time_head
+    monkeypatch.setattr(dryrun, "_time_head", lambda job, loader: spent.append(real(job, loader)) or 0.01)
+    settings = {"data.name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.batch_size": 8}
+    tokens = []
+    for cached in (True, False):
+        changes = {"method.kind": "head", "method.cache_features": cached, "train.epochs": 20.0}
+        estimate = dryrun.dry_run(load_recipe(None, {**settings, **changes}))
+        tokens.append(estimate.estimated_minutes * 60 / 0.5)
+    assert spent[0] > 0 and len(spent) == 1
+    once = tokens[0] - 100 * 0.01 / 0.5  # 5 updates an epoch
+    assert tokens[1] > 15 * once, "without features it runs once an epoch"
 
 
 def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune) -> None:

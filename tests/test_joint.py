@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hftune.config import load_recipe
-from hftune.config.data import CorpusData, JointData
+from hftune.config.data import CorpusData, JointData, LabelledData
 from hftune.config.model import ModelSection
 from hftune.config.task import JointTask
-from hftune.data import load_joint, load_texts
+from hftune.data import load, load_joint, load_texts
 from hftune.data.unlabelled import seen_among
 from hftune.errors import HftuneError
 from hftune.evaluation.masked import masked_scores, unigram_scores
@@ -175,6 +175,9 @@ def test_which_unlabelled_texts() -> None:
     everything = load_joint(JointData(name="reviews", labels=50))
     assert len(everything.train) == 50 and len(everything.unlabelled.texts) == 5000
     assert everything.leaks() == {}
+    plain = load(LabelledData(name="reviews", labels=50))
+    assert plain.fingerprints == everything.fingerprints, "methods that are compared train on the same 50"
+    assert set(plain.train["text"]) < set(load(LabelledData(name="reviews", labels=200)).train["text"])
     own = load_joint(JointData(name="reviews", labels=50, unlabeled="train"))
     assert len(own.unlabelled.texts) == 4000, "all training texts, whatever data.labels says"
     few = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=100)).unlabelled.texts
