@@ -58,6 +58,8 @@ OTHER_USES = {
 }
 """What a model is for that gives no labels and no answers."""
 
+ALL = "all"
+"""The split of text that has no splits."""
 UNMARKED = "classify"
 """What a model is taken for that does not say what it was trained for."""
 
@@ -130,24 +132,29 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     if request.columns or request.metrics:
         raise HftuneError("a language model is scored on text alone", hint="leave columns and metrics out")
     run = RunDir.open(Path(request.model))
-    other = {} if request.data is None else {"data.name": request.data}
+    # Text that is only scored needs no dev: nothing is held out of it.
+    other = {} if request.data is None else {"data.name": request.data, "data.dev_share": 0.0}
     recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
     task = TASKS[recipe.task.kind](recipe)
     listener.stage("loading data")
     data = task.load_data()
-    known = list(task.describe(data).rows)
-    split = request.split or ("test" if "test" in known else "dev")
+    known = {name: name for name in task.describe(data).rows}
+    if request.data is not None and data.dev_is_train:
+        known.pop("dev")
+        known = {ALL: "train"} if len(known) == 1 else known
+    split = request.split or next(name for name in ("test", "dev", ALL, "train") if name in known)
     if split not in known:
         raise HftuneError(
             f"{recipe.data.name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"
         )
-    found = task.evaluate(run.model, data, [split], listener)
-    baselines = {name: scores[split] for name, scores in task.baselines(data, [split]).items() if split in scores}
+    found = task.evaluate(run.model, data, [known[split]], listener)
+    # Counts of a text say nothing about that text itself.
+    counted = {} if split == ALL else task.baselines(data, [split])
     return Scores(
         source=recipe.data.name,
         split=split,
-        scores=found.splits.get(split, {}),
-        baselines=baselines,
+        scores=found.splits.get(known[split], {}),
+        baselines={name: scores[split] for name, scores in counted.items() if split in scores},
         collapsed=found.collapsed,
-        predictions=found.predictions.get(split, []),
+        predictions=found.predictions.get(known[split], []),
     )

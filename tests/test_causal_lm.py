@@ -272,6 +272,19 @@ def test_samples_stand_in_history_and_report(result: RunResult) -> None:
     assert (result.run.path / "plots" / "score.png").is_file(), "the curve of perplexity"
 
 
+def test_a_text_by_itself_is_scored_as_a_whole(
+    result: RunResult, folder: Path, hftune: Callable[..., tuple[int, str, str]]
+) -> None:
+    path, text = str(result.run.path), str(folder / "test.txt")
+    code, out, err = hftune("evaluate", path, "--data", text, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["splits"]["all"] == pytest.approx(result.metrics["splits"]["test"], rel=1e-5)
+    assert told["baselines"] == {}, "counts of a text say nothing about that text"
+    code, _, err = hftune("evaluate", path, "--data", text, "--split", "dev")
+    assert code == 2 and "has no dev split" in err and "--split: all" in err
+
+
 def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[..., tuple[int, str, str]]) -> None:
     path = str(result.run.path)
     code, out, err = hftune("evaluate", path, "--split", "dev", "--json")

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from hftune.errors import HftuneError
 from hftune.models.chars import MASK, PAD, UNKNOWN, build_char_tokenizer, count_unknown
+from hftune.models.vocabulary import Learning, train_vocabulary
 
 TEXTS = [
     "  Where was José born?\t⁇ Zürich ⁇\r\n",
@@ -64,6 +65,13 @@ def test_each_unknown_character_is_one_unknown_token_and_is_counted() -> None:
     assert unknown.describe() == ("8 of 14 characters are unknown to the tokenizer: 'X' (U+0058) × 3, '<' (U+003C) × 1")
     known = count_unknown(tokenizer, ["abc⁇"])
     assert (known.count, known.examples, known.describe()) == (0, (), "")
+
+
+def test_unknown_characters_of_other_tokenizers_are_counted_too() -> None:
+    texts = ["a cat sat, and a bat sat"] * 3
+    pieces = train_vocabulary("wordpiece", lambda: texts, Learning(40), exact=False)
+    assert count_unknown(pieces, ["a cat ☃ ☃ á"]).examples == (("☃", 2),), "blanks are no tokens, and á is a"
+    assert count_unknown(train_vocabulary("bpe", lambda: texts, Learning(260)), ["☃"]).count == 0
 
 
 @pytest.mark.parametrize("texts", [[], ["", ""], ["⁇⁇"]])

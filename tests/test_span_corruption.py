@@ -251,6 +251,18 @@ def test_requests_that_can_not_be_carried_out(
     assert caught.value.hint
 
 
+def test_characters_that_are_not_learned_are_said(
+    corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "train.txt").write_text(corpus_file.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "valid.txt").write_text("Zoë lives in Rome .\n", encoding="utf-8")
+    assemble(recipe(tmp_path), RunDir(tmp_path / "run"), Silent())
+    assert "dev: 1 of 19 characters are unknown to the tokenizer: 'ë' (U+00EB) × 1" in caplog.text
+    build_char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
+    with pytest.raises(HftuneError, match="characters are unknown to the tokenizer"):
+        assemble(recipe(corpus_file, **{"model.tokenizer": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent())
+
+
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
     section = recipe(corpus_file).data
     corpus = load_corpus(section)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
+from hftune.models.vocabulary import unknown_token
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +96,14 @@ class UnknownCharacters:
         return f"{self.count} of {self.total} characters are unknown to the tokenizer: {shown}"
 
 
-def count_unknown(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, examples: int = 5) -> UnknownCharacters:
-    """Count the characters that would become ``<unk>``, so that they are said and not lost in silence."""
-    known = {token for token in tokenizer.get_vocab() if len(token) == 1}
+def count_unknown(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], *, examples: int = 5) -> UnknownCharacters:
+    """Count the characters that a tokenizer of any kind can't say, so that they are said and not lost in silence."""
     seen: Counter[str] = Counter()
     for text in texts:
         seen.update(text)
-    unknown = Counter({char: times for char, times in seen.items() if char not in known})
+    sign, characters = unknown_token(tokenizer), sorted(seen)
+    encoded = tokenizer(characters, add_special_tokens=False)["input_ids"] if characters and sign is not None else []
     # Ties go by code point, so that the message is the same every time.
-    ranked = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
-    return UnknownCharacters(unknown.total(), seen.total(), tuple(ranked[:examples]))
+    unknown = [(char, seen[char]) for char, ids in zip(characters, encoded, strict=False) if sign in ids]
+    ranked = sorted(unknown, key=lambda item: -item[1])
+    return UnknownCharacters(sum(times for _, times in unknown), seen.total(), tuple(ranked[:examples]))

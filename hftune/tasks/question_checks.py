@@ -45,8 +45,6 @@ def refuse_long(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, block:
 
 def refuse_unknown(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Say which characters the model has never met; answers to learn that hold one could never be given."""
-    if not _is_of_characters(tokenizer):
-        return
     answers = count_unknown(tokenizer, data.train.known)
     if answers.count:
         raise HftuneError(
@@ -58,8 +56,3 @@ def refuse_unknown(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, nam
     found = count_unknown(tokenizer, others)
     if found.count:
         logger.warning("%s: %s; the model sees one sign for all of them", data.source, found.describe())
-
-
-def _is_of_characters(tokenizer: PreTrainedTokenizerBase) -> bool:
-    special = set(tokenizer.all_special_tokens)
-    return all(len(token) == 1 for token in tokenizer.get_vocab() if token not in special)

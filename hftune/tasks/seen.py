@@ -18,6 +18,7 @@ from hftune.errors import HftuneError
 from hftune.evaluation.knowledge import SEEN, name_in, names_in_text, question_template
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.naming import public_name
+from hftune.tasks.span_corruption import seen_of_each
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Seen:
 
 
 def pretraining_of(model: ModelSection) -> Pretraining:
-    """Follow the weights back to the run that read a corpus."""
+    """Follow the weights back through all runs that read a corpus."""
     if model.from_scratch:
         return Pretraining("none", ())
     path = Path(model.name)
@@ -92,15 +93,21 @@ def pretraining_of(model: ModelSection) -> Pretraining:
     if not is_run(path):
         return Pretraining(f"{public_name(model.name)} is not a run", None)
     recipe = RunDir.open(path).read_recipe()
-    if isinstance(recipe.data, QuestionData):
-        return pretraining_of(recipe.model)
+    before = pretraining_of(recipe.model)
+    if isinstance(recipe.data, QuestionData) or before.texts is None:
+        return before
     if not isinstance(recipe.data, CorpusData):
         return Pretraining(f"{public_name(model.name)} was not trained on a corpus", None)
     try:
         corpus = load_corpus(recipe.data, drop_short=True)
     except HftuneError as error:
         return Pretraining(f"the corpus of {public_name(model.name)} can't be read ({error.message})", None)
-    return Pretraining(public_name(recipe.data.name), corpus.train)
+    end = seen_of_each(recipe)  # what stands behind the longest cut was never seen
+    about = public_name(recipe.data.name)
+    return Pretraining(
+        about if recipe.model.from_scratch else f"{before.about}, then {about}",
+        (*before.texts, *(text[:end] for text in corpus.train)),
+    )
 
 
 def _known(name: str | None, names: frozenset[str]) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener, counting
+
+logger = logging.getLogger(__name__)
 
 SHORTEST = 4
 """Fewest characters of a document that has room for a span and something around it."""
@@ -166,14 +169,17 @@ class SpanCorruption:
                 f"method.kind is {self.recipe.method.kind!r}, but pretraining moves every weight",
                 hint="leave --method out",
             )
-        if not self.recipe.model.from_scratch:
-            unknown = count_unknown(tokenizer, (*data.train, *data.dev))
+        model, unknown = self.recipe.model, count_unknown(tokenizer, data.train)
+        if unknown.count:
+            raise HftuneError(
+                unknown.describe(),
+                hint=f"{model.tokenizer or model.name} has a vocabulary of its own: take text of these characters, or "
+                "start fresh with --model scratch:mingpt and no --tokenizer",
+            )
+        for name in ("dev", "test"):
+            unknown = count_unknown(tokenizer, data.named.get(name, ()))
             if unknown.count:
-                raise HftuneError(
-                    unknown.describe(),
-                    hint=f"{self.recipe.model.name} has a vocabulary of its own: take text of these characters, or "
-                    "start fresh with --model scratch:mingpt",
-                )
+                logger.warning("%s: %s; the model sees one sign for all of them", name, unknown.describe())
         known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1])}
         if self.task_section.select_by not in known:
             raise HftuneError(
@@ -194,11 +200,9 @@ class SpanCorruption:
 
     def _never_seen(self, data: Corpus) -> list[str]:
         """What to say where much of the corpus lies behind the longest cut."""
-        model = self.recipe.model
-        shape = preset(model) if model.fresh_mingpt else None
-        if not isinstance(shape, MinGPTPreset) or self.task_section.window == "anywhere":
+        longest = seen_of_each(self.recipe)
+        if longest is None:
             return []
-        longest = int(shape.block * self.task_section.longest_share)
         total = sum(map(len, data.train))
         behind = sum(max(0, len(text) - longest) for text in data.train)
         if behind < total / 100:
@@ -211,6 +215,15 @@ class SpanCorruption:
     def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
         """Sizes of the corpus, for the report."""
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
+
+
+def seen_of_each(recipe: Recipe) -> int | None:
+    """How many first characters of each document training sees; None where it sees all, or it is not known."""
+    task, model = recipe.task, recipe.model
+    shape = preset(model) if model.fresh_mingpt and model.tokenizer is None else None
+    if not isinstance(task, SpanTask) or task.window == "anywhere" or not isinstance(shape, MinGPTPreset):
+        return None
+    return int(shape.block * task.longest_share)
 
 
 def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: np.ndarray) -> list[dict[str, Any]]:
