@@ -17,6 +17,7 @@ from huggingface_hub import constants, get_token
 
 from hftune.assets import embedded_data_dir, recipes_dir
 from hftune.runs.environment import LIBRARIES, cpu_model
+from hftune.tasks.cache import GIGABYTE, cache_limit, cache_root, contents
 
 NEEDED_DISK_GB = 2.0
 HUB_PATIENCE = 5.0
@@ -80,6 +81,11 @@ def _disk() -> Finding:
     return Finding("disk", "ok", f"{free:.1f} GB free here")
 
 
+def _cache() -> Finding:
+    size, limit = sum(one.size for one in contents()), cache_limit()
+    return Finding("cache", "ok", f"{size / GIGABYTE:.1f} of at most {limit / GIGABYTE:g} GB in {cache_root()}")
+
+
 def _compiler() -> Finding:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -124,6 +130,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _device,
     _memory,
     _disk,
+    _cache,
     _compiler,
     _assets,
     _hub,

@@ -15,7 +15,8 @@ from hftune import methods
 from hftune.config.method import HeadMethod
 from hftune.errors import HftuneError
 from hftune.methods.applied import Applied, Precomputed
-from hftune.tasks.features import cache_folder, precompute
+from hftune.tasks.cache import cache_folder
+from hftune.tasks.features import precompute
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Silent
 
@@ -94,29 +95,29 @@ def test_the_encoder_runs_without_dropout_while_the_head_has_its_own() -> None:
 
 
 def test_features_are_kept_and_found_again(cache: Path) -> None:
-    assert cache_folder() == cache / "features"
+    assert cache_folder("features") == cache / "features"
     first = run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
-    files = sorted(cache_folder().iterdir())
+    files = sorted(cache_folder("features").iterdir())
     assert len(files) == 2
     again = run(without_encoder(methods.apply(model("bert"), HeadMethod(), ())), inputs())
     assert torch.equal(again.train.features, first.train.features)
-    assert sorted(cache_folder().iterdir()) == files
+    assert sorted(cache_folder("features").iterdir()) == files
 
 
 def test_other_weights_or_rows_make_other_features() -> None:
     run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
     run(methods.apply(model("bert"), HeadMethod(), ()), inputs(seed=5))
-    assert len(list(cache_folder().iterdir())) == 3  # dev is the same
+    assert len(list(cache_folder("features").iterdir())) == 3  # dev is the same
     other = model("bert")
     with torch.no_grad():
         other.bert.embeddings.word_embeddings.weight[9, 0] += 1e-3
     run(methods.apply(other, HeadMethod(), ()), inputs())
-    assert len(list(cache_folder().iterdir())) == 5
+    assert len(list(cache_folder("features").iterdir())) == 5
 
 
 def test_a_broken_file_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
     first = run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
-    for path in cache_folder().iterdir():
+    for path in cache_folder("features").iterdir():
         path.write_bytes(path.read_bytes()[:20])
     again = run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
     assert torch.equal(again.train.features, first.train.features)

@@ -1,8 +1,7 @@
 """Runs the frozen part of a model once over the rows, and keeps what it says on disk. Called by ``hftune.pipeline``.
 
 Features are found again by a fingerprint of the frozen weights, the architecture, the token ids and the versions of the
-libraries: whatever could change them gives another file. They lie below ~/.cache/hftune (HFTUNE_CACHE names another
-place) and can be deleted at any time.
+libraries: whatever could change them gives another file. ``cache`` says where they lie, and for how long.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ from torch.utils.data import Dataset
 
 from hftune.errors import HftuneError
 from hftune.methods.applied import Applied, Precomputed
+from hftune.tasks.cache import cache_folder, make_room, use
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import is_main_process, wait_for_everyone
 from hftune.training.progress import Listener
@@ -93,12 +92,6 @@ def precompute(
     return replaced, time.perf_counter() - began
 
 
-def cache_folder() -> Path:
-    """Where features are kept."""
-    named = os.environ.get("HFTUNE_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "hftune") / "features"
-
-
 @dataclasses.dataclass(frozen=True)
 class _Batches:
     """The rows of a split from long to short: memory trouble shows at once, and little is spent on padding."""
@@ -132,7 +125,7 @@ class _Batches:
 def _kept(batches: _Batches, parts: Precomputed, frozen: str, listener: Listener, what: str) -> Tensor:
     """Features from disk, or made and put there; of several processes the main one goes first."""
     name = hashlib.sha256(f"{frozen} {batches.fingerprint()}".encode()).hexdigest()
-    path = cache_folder() / f"{name}.safetensors"
+    path = cache_folder("features") / f"{name}.safetensors"
     if not is_main_process():
         wait_for_everyone()
     features = _read(path, len(batches.lengths))
@@ -203,6 +196,7 @@ def _read(path: Path, rows: int) -> Tensor | None:
     except (OSError, SafetensorError, KeyError) as error:
         logger.warning("%s can't be read (%s): its features are made again", path, error)
         return None
+    use(path)
     return features if len(features) == rows else None
 
 
@@ -213,6 +207,7 @@ def _write(path: Path, features: Tensor) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             save_file({"features": features}, Path(folder) / path.name)
             (Path(folder) / path.name).replace(path)
+        make_room()
     except (OSError, SafetensorError) as error:
         logger.warning("features are not kept: %s can't be written (%s)", path, error)
 

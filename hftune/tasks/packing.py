@@ -1,7 +1,7 @@
 """Documents packed into blocks: one row of token ids on disk, read through the file system's cache, never as a whole.
 
 ``pack`` writes the tokens of a split once, ``<end> document <end> document <end>``, into a file named after text and
-tokenizer below ~/.cache/hftune (HFTUNE_CACHE names another folder). ``Blocks`` cuts it. Used by the task ``clm``.
+tokenizer, which ``cache`` says where to keep. ``Blocks`` cuts it. Used by the task ``clm``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hftune.data.stream import TextFacts, TextSplit
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
 from hftune.models.vocabulary import unknown_token
-from hftune.tasks.features import cache_folder
+from hftune.tasks.cache import cache_folder, make_room, use
 
 FORMAT = 2
 """Changes when what is written changes."""
@@ -77,17 +77,20 @@ def pack(
     """
     width = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     key = json.dumps([FORMAT, facts.fingerprint, tokenizer_fingerprint(tokenizer), end, width.str])
-    path = blocks_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
+    path = cache_folder("blocks") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
     note = path.with_suffix(".json")
     if not (path.is_file() and note.is_file() and read_json(note)["tokens"] * width.itemsize == path.stat().st_size):
-        _write(path, note, _tokenised(split, tokenizer, end, advance), width, unknown_token(tokenizer))
+        try:
+            _write(path, note, _tokenised(split, tokenizer, end, advance), width, unknown_token(tokenizer))
+            make_room()
+        except OSError as error:
+            raise HftuneError(
+                f"the tokens of {split.where} can't be written to {path.parent}: {error.strerror}",
+                hint="name a folder that has room for them: HFTUNE_CACHE=FOLDER",
+            ) from error
+    use(path)
     known = read_json(note)
     return Packed(path, np.memmap(path, dtype=width, mode="r"), known["unknown"], known["fingerprint"])
-
-
-def blocks_folder() -> Path:
-    """Where packed texts are kept."""
-    return cache_folder().parent / "blocks"
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
