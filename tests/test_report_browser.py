@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, running_browser
+from planted_answers import plant_answers
 from planted_run import HOSTILE, SCRIPT, plant_run
 
 from hftune.runs.report import write_report
@@ -51,6 +52,23 @@ def test_it_shows_everything_and_asks_for_nothing(browser: Browser, report: Path
             ".getBoundingClientRect(); return [box.width, box.height]; })()"
         )
         assert area[0] > 200 and area[1] > 150, f"{name}: {area}"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_a_model_knows_fits_the_page(browser: Browser, tmp_path: Path, width: int) -> None:
+    page = browser.open(write_report(plant_answers(tmp_path / "answers")), width=width)
+    assert page.of(*TROUBLE) == []
+    assert page.value("document.documentElement.scrollWidth") == width
+    boxes = "[...document.querySelectorAll('#knowledge .tables .scroll')]"
+    assert page.value(f"{boxes}.map(box => box.scrollWidth - box.clientWidth)") == [0, 0, 0], "no column is cut off"
+    told = page.value("[...document.querySelectorAll('#knowledge summary')].map(one => one.textContent)")
+    assert [text.split(",")[0] for text in told][1:] == ["Every answer on dev", "Every answer on test"]
+    heads = page.value(f"{boxes}.map(box => [...box.querySelectorAll('thead th')].map(cell => cell.textContent))")
+    assert heads[:2] == [
+        ["pretraining", "fine-tuning", "asked", "right", "confidence"],
+        ["pretraining", "fine-tuning", "asked", "confidence"],
+    ]
+    assert page.value("document.title") == "answers · hftune", "planted scripts are text"
 
 
 def test_the_planted_script_is_text(browser: Browser, report: Path) -> None:

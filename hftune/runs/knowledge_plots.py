@@ -17,7 +17,7 @@ def risk_coverage(curve: Sequence[Mapping[str, float]]) -> Figure:
     style(axes, "questions answered, surest first", "share")
     x = [point["coverage"] for point in curve]
     draw_line(axes, Line("right answers", x, [point["accuracy"] for point in curve], BLUE))
-    draw_line(axes, Line("least confidence", x, [point["confidence"] for point in curve], ORANGE))
+    draw_line(axes, Line("confidence", x, [point["confidence"] for point in curve], ORANGE))
     axes.axhline(curve[-1]["accuracy"], color=GREEN, linewidth=1, linestyle=(0, (4, 2)), label="all answered")
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.02, 1.02)

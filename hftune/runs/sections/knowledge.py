@@ -105,8 +105,8 @@ def _points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
 
 def _listed(facts: RunFacts) -> dict[str, list[dict[str, Any]]]:
     """Splits whose answers are shown one by one: dev, and a test split that tells nothing of what is right."""
-    unknown = not facts.answered("test")
-    return {name: rows for name, rows in facts.predictions.items() if name == "dev" or unknown}
+    shown = ("dev",) if facts.answered("test") else ("dev", "test")
+    return {name: facts.predictions[name] for name in shown if name in facts.predictions}
 
 
 def _answers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
