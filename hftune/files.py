@@ -14,11 +14,13 @@ from typing import Any
 def disk_is_full(error: BaseException) -> bool:
     """Whether writing failed for want of space, whichever library says so.
 
-    torch and safetensors wrap the system's error in types of their own; the words are all that is left of it.
+    torch and safetensors wrap the system's error in types of their own; the words are all that is left of it, and of
+    torch's not even these: it says at which position a file has ended.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    return any(phrase in str(error) for phrase in ("No space left", "os error 28", "quota exceeded"))
+    phrases = ("No space left", "os error 28", "quota exceeded", "unexpected pos ")
+    return any(phrase in str(error) for phrase in phrases)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,12 +9,18 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full
 from hftune.runs.directory import RunDir, is_run
 from hftune.training.launch import is_main_process, wait_for_everyone
+from hftune.training.memory import out_of_memory
+from hftune.training.stopping import ending_at_once
+
+MAY_CHANGE: Any = {"hub": True, "train": {"keep_checkpoints"}}
+"""Settings that a resumed run may have other than it began with: where it is published, and how much disk it takes."""
 
 
 @contextmanager
@@ -30,7 +36,7 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
     else:
         run = RunDir.create(path)
     try:
-        with run.locked():
+        with run.locked(), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
             wait_for_everyone()
             yield run
     except Interrupted as stop:
@@ -53,9 +59,15 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
         run.discard_if_not_begun()
 
 
+def _what_to_lower(recipe: Recipe) -> tuple[str, str]:
+    """What memory goes with before and after training, where rows are encoded and scored."""
+    size = recipe.train.eval_batch_size
+    return "outside training", f"take a smaller model, or a lower train.eval_batch_size ({size}), which scores the same"
+
+
 def refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
-    """A run goes on with the recipe it began with; where it is published may change."""
-    before, now = run.read_recipe().model_dump(exclude={"hub"}), recipe.model_dump(exclude={"hub"})
+    """A run goes on with the recipe it began with; only what does not change the result may change."""
+    before, now = (one.model_dump(exclude=MAY_CHANGE) for one in (run.read_recipe(), recipe))
     changed = [
         f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
         for section, values in now.items()

@@ -1,10 +1,9 @@
-"""A causal language model: every token predicted once, perplexities that can be checked by hand, runs that resume."""
+"""A causal language model: every token predicted once, perplexities that can be checked by hand."""
 
 from __future__ import annotations
 
 import json
 import math
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_case import SignalAt, same
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune import methods
@@ -21,7 +19,7 @@ from hftune.config.data import CorpusData
 from hftune.config.method import BitfitMethod, HeadMethod, Ia3Method, LoraMethod, PrefixMethod
 from hftune.config.model import ModelSection
 from hftune.data.stream import stream_corpus
-from hftune.errors import HftuneError, Interrupted
+from hftune.errors import HftuneError
 from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
 from hftune.hub.usage import usage
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
@@ -32,7 +30,6 @@ from hftune.runs.directory import RunDir
 from hftune.tasks import packing
 from hftune.tasks.causal_lm import score_split
 from hftune.tasks.packing import Blocks, pack
-from hftune.training import fit
 from hftune.training.decay import adamw_for
 from hftune.training.progress import Silent
 
@@ -297,29 +294,6 @@ def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[
     assert code == 0 and row["prompt"] == "the cat" and row["tokens"] <= 5 and row["log_probability"] < 0, err
     code, _, err = hftune("predict", path, "the cat")
     assert code == 2 and "hftune generate" in err
-
-
-def trained(wanted: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Any:
-    job = assemble(wanted, RunDir(folder), Silent())
-    folder.mkdir(exist_ok=True)
-    if stop is not None:
-        job.trainer.add_callback(SignalAt(stop, signal.SIGTERM))
-    fit(job.trainer, resume=resume)
-    return job.trainer.model.state_dict()
-
-
-def test_a_run_stopped_within_an_epoch_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
-    wanted = recipe(folder, **{"model.dropout": 0.1})
-    whole = trained(wanted, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        trained(wanted, tmp_path / "parts", stop=8)
-    assert same(trained(wanted, tmp_path / "parts", resume=True), whole)
-
-    def told(name: str) -> list[dict[str, Any]]:
-        rows = map(json.loads, (tmp_path / name / "history.jsonl").read_text(encoding="utf-8").splitlines())
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-
-    assert told("parts") == told("whole"), "samples among them"
 
 
 @pytest.mark.parametrize(

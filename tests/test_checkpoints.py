@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_case import Case, KilledError, same
+from peft import LoraConfig, get_peft_model
+from training_case import Case, KilledError, same, tiny_bert
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.training import fit, weights
+from hftune.training import checkpoints, fit, weights
 from hftune.training.checkpoints import Checkpoints, fault, newest_complete, read_manifest, refuse_changed
 from hftune.training.trainer import HftuneTrainer
 
@@ -46,6 +48,9 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+HURTS = (truncate, empty, remove, flip)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Three epochs, three checkpoints; the score falls, so the first is the best."""
@@ -76,7 +81,7 @@ def test_a_checkpoint_has_exactly_these_files(trained: Case) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("hurt", [truncate, empty, remove, flip])
+@pytest.mark.parametrize("hurt", HURTS)
 def test_every_hurt_file_is_found_out(store: Path, file: str, hurt: Any) -> None:
     assert newest_complete(store) == (store / "checkpoint-24", [])
     hurt(store / "checkpoint-24" / file)
@@ -85,6 +90,29 @@ def test_every_hurt_file_is_found_out(store: Path, file: str, hurt: Any) -> None
     assert len(passed_over) == 1
     assert passed_over[0].startswith("checkpoint-24: ")
     assert file in passed_over[0]
+
+
+def test_any_byte_anywhere_counts(store: Path) -> None:
+    """A flipped bit at 100 random places, whichever file it falls into."""
+    draw, newest = random.Random(0), store / "checkpoint-24"
+    for _ in range(100):
+        file = newest / draw.choice([name for name in FILES if name != "manifest.json"])
+        content = bytearray(file.read_bytes())
+        place = draw.randrange(len(content))
+        content[place] ^= 1 << draw.randrange(8)
+        before = file.read_bytes()
+        file.write_bytes(content)
+        assert fault(newest) == f"{file.name} is not as it was saved", (file.name, place)
+        file.write_bytes(before)
+    assert fault(newest) is None
+
+
+def test_a_file_that_cannot_be_read_is_passed_over(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_disk(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(checkpoints, "_sha256", broken_disk)
+    assert fault(store / "checkpoint-24") == "optimizer.pt can't be read: Input/output error"
 
 
 def test_every_byte_of_the_manifest_counts(store: Path) -> None:
@@ -122,7 +150,8 @@ def test_nothing_there_is_nothing(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) == (None, ["checkpoint-5: manifest.json is missing"])
 
 
-def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "hurt"), [(file, HURTS[place % 4]) for place, file in enumerate(FILES)])
+def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_path: Path, file: str, hurt: Any) -> None:
     class Hearing:
         said: list[str]
 
@@ -141,13 +170,12 @@ def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_pa
 
     case = Case(tmp_path, {}, inputs={"compute_metrics": lambda outcome: {"accuracy": 0.5}})
     shutil.copytree(trained.checkpoints, case.checkpoints)
-    flip(case.checkpoints / "checkpoint-24" / "optimizer.pt")
+    hurt(case.checkpoints / "checkpoint-24" / file)
     hearing = Hearing()
     fit(case.trainer(listener=hearing), resume=True)
-    assert hearing.said == [
-        "passed over a broken checkpoint, checkpoint-24: optimizer.pt is not as it was saved",
-        "going on from checkpoint-16",
-    ]
+    passed_over, going_on = hearing.said
+    assert passed_over.startswith(f"passed over a broken checkpoint, checkpoint-24: {file} ")
+    assert going_on == "going on from checkpoint-16"
     assert fault(case.checkpoints / "checkpoint-24") is None
     assert same(case.weights_at(24), trained.weights_at(24))
 
@@ -251,6 +279,39 @@ def test_a_step_that_is_saved_again_replaces_the_old_one(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10"]
 
 
+@pytest.mark.parametrize("killed_at", ["the old one is gone", "the new one is in place"])
+def test_a_kill_while_a_step_is_saved_again_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    """The old one is moved away before the new one, sealed already, takes its place: a kill between leaves the new."""
+    store = Checkpoints(tmp_path, 2, {})
+    staged(store, 10, best=None)
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    if killed_at == "the old one is gone":
+        monkeypatch.setattr(shutil, "rmtree", lambda path, **_: killed() if path.name.startswith(".removed") else None)
+    else:
+        monkeypatch.setattr(Path, "rmdir", killed)
+    with pytest.raises(KilledError):
+        staged(store, 10, best=None)
+    monkeypatch.undo()
+    assert (newest_complete(tmp_path)[0] is None) == (killed_at == "the old one is gone")
+    store.recover()
+    assert newest_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10"]
+
+
+def test_recovering_puts_nothing_half_written_into_place(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {})
+    staged(store, 10, best=None)
+    shutil.copytree(tmp_path / "checkpoint-10", store.staging / "checkpoint-20")
+    remove(store.staging / "checkpoint-20" / "a.bin")
+    store.recover()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10"]
+
+
 def test_files_in_subfolders_are_sealed_too(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, 2, {})
     staged(store, 10, best=None)
@@ -265,8 +326,17 @@ def test_settings_must_match(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="batch_size: 8 → 16") as refused:
         refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 16, "seed": 1})
     assert refused.value.exit_code == 2
+    other = saved_with(tmp_path, {"data": {"train": "a1", "dev": "c3"}})
+    with pytest.raises(HftuneError, match=r"(?m)other data.*: data\.train: 'a1' → 'b2'$"):
+        refuse_changed(other, {"data": {"train": "b2", "dev": "c3"}})
     with pytest.raises(HftuneError, match="new: None → 3"):
         refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1, "new": 3})
+
+
+def saved_with(folder: Path, settings: dict[str, Any]) -> Path:
+    store = Checkpoints(folder / "other", 2, settings)
+    staged(store, 10, best=None)
+    return store.at(10)
 
 
 def test_weights_come_back_bit_for_bit_and_only_those_that_move(tmp_path: Path) -> None:
@@ -281,6 +351,15 @@ def test_weights_come_back_bit_for_bit_and_only_those_that_move(tmp_path: Path) 
     after = model.state_dict()
     assert all(torch.equal(after[n], before[n]) for n in before if not n.startswith("0."))
     assert (after["0.weight"] == 0).all()
+
+
+def test_a_checkpoint_of_an_adapter_holds_only_what_moves(tmp_path: Path) -> None:
+    case = Case(tmp_path, {"epochs": 1})
+    model = get_peft_model(tiny_bert(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
+    fit(case.trainer(model))
+    moved = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert set(case.weights_at(8)) == moved | {name for name, _ in model.named_buffers()}
+    assert len(moved) < len(list(model.named_parameters()))
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:

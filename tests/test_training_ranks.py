@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_case import Case, same, tiny_bert
+from training_case import Case, tiny_bert
 
 from hftune.training import fit
 
 HERE = Path(__file__).parent
 
 
-def launch(folder: Path, resume: bool = False, **settings: Any) -> dict[str, Any]:
+def launch(folder: Path, **settings: Any) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    script = [str(HERE / "training_ranks.py"), str(folder), json.dumps(settings), "resume" if resume else "anew"]
+    script = [str(HERE / "training_ranks.py"), str(folder), json.dumps(settings)]
     paths = os.pathsep.join([str(HERE.parent), str(HERE)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command + script, env=environment, capture_output=True, text=True, timeout=240)
@@ -53,18 +53,3 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     )
     for name in left:
         torch.testing.assert_close(left[name], right[name], rtol=1e-2, atol=2e-3)
-
-
-def test_two_processes_resume_identically(tmp_path: Path) -> None:
-    """A signal to one process stops both after the same update, and going on equals never having stopped."""
-    settings = {**TWO, "dropout": 0.1, "optimizer": "muon"}
-    launch(tmp_path / "whole", **settings)
-    stopped = launch(tmp_path / "parts", stop=4, **settings)
-    assert stopped["code"] == 130
-    assert "after update 4 of 6" in stopped["error"]
-    kept = tmp_path / "parts/checkpoints/checkpoint-4"
-    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in kept.iterdir()}
-    launch(tmp_path / "parts", resume=True, **settings)
-    whole, parts = Case(tmp_path / "whole", {}), Case(tmp_path / "parts", {})
-    assert same(whole.weights_at(6), parts.weights_at(6))
-    assert whole.history == parts.history

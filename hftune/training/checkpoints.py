@@ -24,6 +24,9 @@ MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
 STAGING = ".staging"
 REMOVED = ".removed-"
+SHOWN_VALUE = 24
+LEAST_SPACE = 1 << 16
+"""A disk with less is full, whatever a library says about why it could not write."""
 
 
 def step_of(path: Path) -> int:
@@ -41,6 +44,13 @@ def listed(directory: Path) -> list[Path]:
 
 def fault(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, in words; None for a complete one. Reads every byte."""
+    try:
+        return _first_fault(path)
+    except OSError as error:
+        return f"{Path(error.filename or path).name} can't be read: {error.strerror}"
+
+
+def _first_fault(path: Path) -> str | None:
     if not (path / MANIFEST).is_file():
         return f"{MANIFEST} is missing"
     try:
@@ -100,17 +110,32 @@ def refuse_changed(path: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         HftuneError: Names each setting that differs.
     """
-    before = read_manifest(path)["settings"]
+    before, now = _flat(read_manifest(path)["settings"]), _flat(settings)
     changed = [
-        f"{name}: {before.get(name)!r} → {settings.get(name)!r}"
-        for name in sorted(before.keys() | settings.keys())
-        if before.get(name) != settings.get(name)
+        f"{name}: {_short(before.get(name))} → {_short(now.get(name))}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
     ]
     if changed:
         raise HftuneError(
-            f"{path.name} was saved with other settings, so going on would give another result: {'; '.join(changed)}",
-            hint="resume with the settings the run began with, or begin a new run in another output directory",
+            f"{path.name} was saved with other settings or other data, so going on would give another result: "
+            f"{'; '.join(changed)}",
+            hint="resume with what the run began with, or begin a new run in another output directory",
         )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted name, so that of many fingerprints only the one that differs is shown."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _short(value: Any) -> str:
+    """A value as it is shown; of a fingerprint the beginning."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
 
 
 @dataclass(frozen=True)
@@ -131,8 +156,19 @@ class Checkpoints:
         """The folder of the checkpoint of one step."""
         return self.directory / f"{PREFIX}{step}"
 
+    def recover(self) -> None:
+        """After a kill: a checkpoint that was sealed but not yet in its place is put there, all else that is left goes.
+
+        So a step that is saved again never leaves a moment in which neither the old checkpoint nor the new one counts.
+        """
+        for staged in listed(self.staging):
+            if not self.at(step_of(staged)).exists() and fault(staged) is None:
+                staged.rename(self.at(step_of(staged)))
+                _sync(self.directory)
+        self.clear()
+
     def clear(self) -> None:
-        """Remove what a killed process left half written or half removed."""
+        """Remove what is half written or half removed."""
         shutil.rmtree(self.staging, ignore_errors=True)
         for left in self.directory.glob(f"{REMOVED}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -178,26 +214,27 @@ class Checkpoints:
             if path not in [*wanted, *whole[:1]]:
                 self._remove(path)
 
+    def failed(self, error: Exception, step: int) -> RunFailed:
+        """Take away the checkpoint that could not be written; the error tells that and what is left to go on from."""
+        full = disk_is_full(error) or shutil.disk_usage(self.directory).free < LEAST_SPACE
+        self.clear()
+        left, _ = newest_complete(self.directory)
+        kept = f"{left.name} is intact" if left else "there is no earlier checkpoint"
+        what = f"the checkpoint of step {step} could not be saved in {self.directory}"
+        if full:
+            return RunFailed(
+                f"the disk is full: {what}; {kept}",
+                hint="free some space, or lower train.keep_checkpoints, then go on with --resume",
+            )
+        return RunFailed(
+            f"{what}: {(str(error) or repr(error)).splitlines()[0]}; {kept}",
+            hint="mend the cause, then go on with --resume",
+        )
+
     def _remove(self, path: Path) -> None:
         # Renamed first, so that a process killed halfway leaves nothing that looks like a checkpoint.
         gone = path.rename(self.directory / f"{REMOVED}{path.name}")
         shutil.rmtree(gone)
-
-
-def save_failed(error: Exception, step: int, directory: Path) -> RunFailed:
-    """The error for a checkpoint that could not be written, with what is left to go on from."""
-    left, _ = newest_complete(directory)
-    kept = f"{left.name} is intact" if left else "there is no earlier checkpoint"
-    text = str(error) or repr(error)
-    if disk_is_full(error) or shutil.disk_usage(directory).free == 0:
-        return RunFailed(
-            f"the disk is full: the checkpoint of step {step} could not be saved in {directory}; {kept}",
-            hint="free some space, or lower train.keep_checkpoints, then go on with --resume",
-        )
-    return RunFailed(
-        f"the checkpoint of step {step} could not be saved in {directory}: {text.splitlines()[0]}; {kept}",
-        hint="mend the cause, then go on with --resume",
-    )
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

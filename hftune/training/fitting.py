@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, set_seed
 
-from hftune.errors import HftuneError, RunFailed
+from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
 from hftune.training.memory import out_of_memory, peak_memory
 from hftune.training.trainer import HftuneTrainer
@@ -37,6 +37,10 @@ class Fitted:
     """Share of the device's measured peak that went into the model's arithmetic; None where it was not counted."""
     memory: int = 0
     """The most bytes that were held, from the reading of the data on."""
+    batch_size: int = 0
+    """Rows of a pass on one device, as they were: train.auto_batch may have lowered them."""
+    accumulation: int = 0
+    """Passes of an update."""
 
     def speed(self) -> dict[str, float | None]:
         """As it stands in metrics.json."""
@@ -44,6 +48,8 @@ class Fitted:
             "train_seconds": round(self.seconds, 3),
             "examples_per_second": round(self.examples_per_second, 3),
             "steps": self.steps,
+            "batch_size": self.batch_size,
+            "accumulation": self.accumulation,
             "mfu": None if self.mfu is None else round(self.mfu, 4),
             "peak_memory_gb": round(self.memory / 2**30, 3),
         }
@@ -65,18 +71,20 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
         RunFailed: A loss that is no number, a full disk, too little memory.
         Interrupted: A signal asked for an end; all is saved.
     """
-    checkpoint = _checkpoint(trainer, resume)
     main = trainer.args.should_save
     if main:
+        trainer.checkpoints.recover()
+    trainer.accelerator.wait_for_everyone()
+    checkpoint = _checkpoint(trainer, resume)
+    if main:
         trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
-        trainer.checkpoints.clear()
         trainer.history.rewind(step_of(checkpoint) if checkpoint else 0)
     trainer.accelerator.wait_for_everyone()
     trainer.add_callback(_AtStart(trainer, checkpoint))
     # Each process drops out other units; a checkpoint brings its own random state.
     set_seed(trainer.args.seed + trainer.args.process_index)
     try:
-        with trainer.stop.listening(), out_of_memory(trainer.batches):
+        with trainer.stop.listening(), out_of_memory(*_what_to_lower(trainer)):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except BaseException as error:
         if trainer.args.world_size > 1:
@@ -86,7 +94,24 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
         trainer.pop_callback(_AtStart)
         trainer.listener.end()
         _unwrap(trainer)
+    if trainer.stop.signal_number:  # it came after the last update, when there was no next one to stop at
+        raise Interrupted(
+            f"stopped on request after the last update, {trainer.state.global_step:,}; everything is saved",
+            hint="go on with --resume",
+            signal_number=trainer.stop.signal_number,
+        )
     return _fitted(trainer)
+
+
+def _what_to_lower(trainer: HftuneTrainer) -> tuple[str, str]:
+    """The setting that training's memory goes with, and what makes the same updates with less."""
+    batches = trainer.batches
+    return (
+        f"with train.batch_size={batches.batch_size}",
+        f"begin anew with --auto-batch, which finds a batch that fits and makes the same updates; by hand: "
+        f"train.batch_size={max(1, batches.batch_size // 2)} train.accumulation={batches.accumulation * 2}; "
+        "a lower data.max_length or train.gradient_checkpointing=true saves more",
+    )
 
 
 def _unwrap(trainer: HftuneTrainer) -> None:
@@ -163,4 +188,6 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
         best_step=state.best_global_step,
         best_score=float(state.best_metric),
         memory=peak_memory(),
+        batch_size=batches.batch_size,
+        accumulation=batches.accumulation,
     )

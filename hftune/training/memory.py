@@ -1,42 +1,57 @@
 """Memory: the most that a run held, and what to lower where there is too little.
 
-Used by ``hftune.training.fitting``, ``hftune.pipeline`` and ``hftune.dryrun``.
+Used by ``hftune.training`` throughout, ``hftune.pipeline``, ``hftune.opening`` and ``hftune.dryrun``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import torch
 
 from hftune.errors import RunFailed
-from hftune.training.sampler import RankBatches
+
+LOWER_EVALUATION = "begin anew with a lower train.eval_batch_size, which gives the same scores, or with --auto-batch"
 
 
 @contextmanager
-def out_of_memory(batches: RankBatches) -> Iterator[None]:
-    """Say which setting to lower when a device, or torch's allocator on the CPU, has no memory left."""
+def out_of_memory(where: str, hint: str) -> Iterator[None]:
+    """Say which setting to lower when a device, or torch's allocator on the CPU, has no memory left.
+
+    Args:
+        where: What was under way, with the setting that its memory goes with.
+        hint: What to do.
+    """
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        told = any(phrase in str(error) for phrase in ("can't allocate memory", "not enough memory"))
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not told:
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not ran_out(error):
             raise
-        half = max(1, batches.batch_size // 2)
-        raise RunFailed(
-            f"out of memory with train.batch_size={batches.batch_size}: {str(error).splitlines()[0]}",
-            hint=f"train.batch_size={half} train.accumulation={batches.accumulation * 2} makes the same updates with "
-            "half the memory; a lower data.max_length or train.gradient_checkpointing=true saves more",
-        ) from error
+        first = (str(error) or repr(error)).splitlines()[0]
+        raise RunFailed(f"out of memory {where}: {first}", hint=hint) from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether memory ran out, whichever library says so; where only words are left of the cause, they must do."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
 
 PROCESS = Path("/proc/self")
+_EARLIER = [0]
+"""The peak before the last piece of work that was measured by itself."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +60,11 @@ def forget_peak() -> None:
     """Start measuring anew: a process that trains run after run shall not show one run's peak in the next."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+    _EARLIER[0] = 0
+    _forget_own_peak()
+
+
+def _forget_own_peak() -> None:
     if sys.platform == "linux":
         try:
             ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, else it counts as held
@@ -60,6 +80,19 @@ def peak_memory() -> int:
     """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    return max(_EARLIER[0], _own_peak())
+
+
+def measured(work: Callable[[], None]) -> int:
+    """Bytes of this process that a piece of work takes at its height, beside those that were held before it."""
+    _EARLIER[0] = max(_EARLIER[0], _own_peak())
+    _forget_own_peak()
+    before = int(psutil.Process().memory_info().rss)
+    work()
+    return max(0, _own_peak() - before)
+
+
+def _own_peak() -> int:
     status = PROCESS / "status"  # not there on macOS
     lines = status.read_text().splitlines() if status.is_file() else []
     for line in lines:

@@ -1,13 +1,14 @@
 """Stop requests from outside: Ctrl-C, SIGTERM and SIGUSR1 (Slurm's warning) ask, and the run stops at its next step.
 
-``hftune.training.fitting.fit`` listens while it trains; ``hftune.training.trainer`` looks at each step boundary.
+``hftune.training.fitting.fit`` listens while it trains; ``hftune.training.trainer`` looks at each step boundary. Before
+and after, where there is no step to wait for, ``hftune.opening`` ends the run with ``ending_at_once``.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,16 +26,9 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals for a while. Outside the main thread Python allows no handlers, so nothing is taken."""
-        if threading.current_thread() is not threading.main_thread():
+        """Take the signals for a while."""
+        with _handled(SIGNALS, self._received):
             yield
-            return
-        before = {number: signal.signal(number, self._received) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         # Only a second Ctrl-C is a person who will not wait. Slurm sends SIGUSR1 and then SIGTERM to a run that is
@@ -46,3 +40,32 @@ class StopRequest:
                 signal_number=number,
             )
         self.signal_number = self.signal_number or number
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGUSR1 end what is under way as Ctrl-C does: with a message, a code and everything closed."""
+    with _handled((signal.SIGTERM, signal.SIGUSR1), _end):
+        yield
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(
+        f"stopped by {signal.Signals(number).name} outside training; what was saved is kept",
+        hint="go on with --resume",
+        signal_number=number,
+    )
+
+
+@contextmanager
+def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Take signals for a while. Outside the main thread Python allows no handlers, so nothing is taken."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

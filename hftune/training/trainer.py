@@ -22,9 +22,10 @@ from hftune.errors import HftuneError, Interrupted
 from hftune.files import read_json, write_json
 from hftune.training import weights
 from hftune.training.callbacks import Clock, History
-from hftune.training.checkpoints import Checkpoints, save_failed
+from hftune.training.checkpoints import Checkpoints
 from hftune.training.finite import Watch
 from hftune.training.inputs import TrainingInputs
+from hftune.training.memory import LOWER_EVALUATION, out_of_memory
 from hftune.training.parts import PartsTrainer
 from hftune.training.progress import Listener
 from hftune.training.sampler import RankBatches
@@ -68,7 +69,7 @@ class HftuneTrainer(PartsTrainer):
         self._watch = Watch(batches)
         self._weight = 1.0
         self._finished = False
-        self._epoch_over = False
+        self._epoch_over, self._saved_step = False, -1
         super().__init__(
             parts=inputs.parts,
             companion=inputs.companion,
@@ -136,8 +137,7 @@ class HftuneTrainer(PartsTrainer):
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss; a mean over rows is weighted, a sum divided by num_items_in_batch only silenced for repeats."""
-        result = super().compute_loss(model, inputs, True, num_items_in_batch)
-        loss, outputs = result
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         counted = self.compute_loss_func is not None or self.model_accepts_loss_kwargs
         weight = float(self._weight > 0) if counted else self._weight
         if weight != 1.0:
@@ -164,8 +164,9 @@ class HftuneTrainer(PartsTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, with its time kept apart from training's."""
-        before = self.clock.seconds
-        metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        before, size = self.clock.seconds, self.args.per_device_eval_batch_size
+        with out_of_memory(f"in an evaluation with train.eval_batch_size={size}", LOWER_EVALUATION):
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         self.clock.aside += self.clock.seconds - before
         return metrics
 
@@ -190,7 +191,7 @@ class HftuneTrainer(PartsTrainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """After each update, and once more after each epoch: the only places where a run stops on request."""
-        step, saved = self.state.global_step, self.control.should_save
+        step = self.state.global_step
         super()._maybe_log_save_evaluate(*args, **kwargs)
         number = self._watch.stop_number(self.stop)
         ends = float(self.state.epoch).is_integer() or self.control.should_training_stop
@@ -198,7 +199,7 @@ class HftuneTrainer(PartsTrainer):
             # Trainer comes by again right after the epoch's end, where an evaluation may still be due.
             self._epoch_over = ends
             return
-        if not saved:
+        if self._saved_step != step:
             self._save_checkpoint(self.model, None)
         raise Interrupted(
             f"stopped on request after update {step:,} of {self.state.max_steps:,}; everything is saved",
@@ -257,10 +258,10 @@ class HftuneTrainer(PartsTrainer):
             self.checkpoints.clear()
             raise
         except Exception as error:
-            self.checkpoints.clear()
-            raise save_failed(error, step, self.checkpoints.directory) from error
+            raise self.checkpoints.failed(error, step) from error
         self.accelerator.wait_for_everyone()
         self.state.best_model_checkpoint = str(self.checkpoints.at(best)) if best else None
+        self._saved_step = step
         self.clock.aside += self.clock.seconds - before
 
     def _write_progress(self, sums: Mapping[str, Any]) -> None:

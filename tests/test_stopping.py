@@ -1,0 +1,81 @@
+"""Signals from outside, as the command line meets them: a checkpoint at the next step, an exit code of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from forks import joined, start
+from tiny import QUICK, csv_folder
+from training_case import Case
+from transformers import TrainerCallback
+
+from hftune.config import load_recipe
+from hftune.errors import Interrupted
+from hftune.files import read_jsonl
+from hftune.opening import opened
+from hftune.training import fit
+from hftune.training.checkpoints import newest_complete, step_of
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+
+
+def command_line(arguments: list[str], said: Path) -> None:
+    """``hftune`` in a process of its own; what it says goes into a file."""
+    from hftune.cli import main
+
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+    main(arguments)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number: signal.Signals) -> None:
+    endless = ("--set", "train.max_steps=1000000", "--set", "train.log_steps=1")
+    command = ["classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK, *endless]
+    process = start(command_line, command, here / "said")
+    history = here / "run" / "history.jsonl"
+    while process.is_alive() and not history.is_file():
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    assert joined([process]) == [128 + number], (here / "said").read_text()
+    said = (here / "said").read_text()
+    newest, passed_over = newest_complete(here / "run" / "checkpoints")
+    assert newest is not None and not passed_over
+    step = step_of(newest)
+    assert f"stopped on request after update {step:,} of 1,000,000; everything is saved" in said
+    assert "--output run --resume" in said
+    assert max(row["step"] for row in read_jsonl(history)) in (step, step - 1), "it stopped at once"
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_outside_training_there_is_nothing_to_wait_for(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with (
+        pytest.raises(Interrupted, match="what was saved") as stopped,
+        opened(tmp_path / "run", load_recipe(None, {}), resume=False),
+    ):
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    assert stopped.value.exit_code == 128 + number
+    assert f"--output {tmp_path / 'run'} --resume" in stopped.value.hint
+    assert not (tmp_path / "run").exists(), "nothing had been begun"
+    assert signal.getsignal(number) is before
+
+
+class AtTheEnd(TrainerCallback):
+    def on_train_end(self, *args: object, **kwargs: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_after_the_last_update_is_heard(tmp_path: Path) -> None:
+    case = Case(tmp_path, {"epochs": 1})
+    trainer = case.trainer()
+    trainer.add_callback(AtTheEnd())
+    with pytest.raises(Interrupted, match="after the last update, 8; everything is saved") as stopped:
+        fit(trainer)
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    assert fit(case.trainer(), resume=True).steps == 8
