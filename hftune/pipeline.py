@@ -219,6 +219,9 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
             "this launch shards the weights (FSDP or DeepSpeed), which hftune can't save and verify yet",
             hint="launch with distributed_type MULTI_GPU: accelerate launch --multi_gpu --num_processes N -m hftune …",
         )
+    # What is scored at the end goes by the size that was found to fit.
+    train = recipe.train.model_copy(update={"eval_batch_size": trainer.args.per_device_eval_batch_size})
+    task = task if train == recipe.train else TASKS[recipe.task.kind](recipe.model_copy(update={"train": train}))
     return Job(task, data, facts, tokenizer, inputs, applied, trainer, round(ahead_seconds, 3))
 
 

@@ -88,7 +88,7 @@ def test_extra_goes_through() -> None:
         ({"metric_for_best_model": "loss"}, "what task.select_by already says", "set task.select_by instead"),
         ({"push_to_hub": True}, "what hub.push_to already says", "set hub.push_to instead"),
         ({"hub_token": "hf_abc"}, "train.extra.hub_token can't be set", "HF_TOKEN"),
-        ({"auto_find_batch_size": True}, "can't be set", "train.batch_size"),
+        ({"auto_find_batch_size": True}, "can't be set", "train.auto_batch"),
         ({"adam_beta2": "high"}, "train.extra.adam_beta2 is 'high'", "TrainingArguments"),
         ({"torch_empty_cache_steps": -1}, "transformers refuses", "train.extra"),
     ],

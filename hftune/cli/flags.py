@@ -67,6 +67,7 @@ SHARED: dict[str, Any] = {
     "labels": options.Labels,
     "max_length": options.MaxLength,
     "batch_size": options.BatchSize,
+    "auto_batch": options.AutoBatch,
     "lr": options.LearningRate,
     "epochs": options.Epochs,
     "eval_steps": options.EvalSteps,

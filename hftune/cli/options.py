@@ -25,6 +25,7 @@ FLAGS: dict[str, str] = {
     "merge": "method.merge",
     "max_length": "data.max_length",
     "batch_size": "train.batch_size",
+    "auto_batch": "train.auto_batch",
     "lr": "train.learning_rate",
     "epochs": "train.epochs",
     "eval_steps": "train.eval_steps",
@@ -124,6 +125,15 @@ MaxLength = Annotated[
     option(_HOW, "TOKENS", "Tokens kept of each example, special tokens among them.", "--max-length"),
 ]
 BatchSize = Annotated[int | None, option(_HOW, "N", "Rows in one forward pass on one device.", "--batch-size")]
+AutoBatch = Annotated[
+    bool | None,
+    option(
+        _HOW,
+        None,
+        "Lower batch_size until the longest batch fits into memory; accumulation rises, so that updates stay the same.",
+        "--auto-batch/--no-auto-batch",
+    ),
+]
 LearningRate = Annotated[
     float | None,
     option(

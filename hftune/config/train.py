@@ -23,6 +23,8 @@ class TrainSection(Section):
     """Rows in one forward pass on one device."""
     accumulation: int = Field(default=1, ge=1)
     """Forward passes summed into one update."""
+    auto_batch: bool = False
+    """Lower batch_size until the longest batch fits into memory; accumulation rises, so that updates stay the same."""
     eval_batch_size: int = Field(default=64, ge=1)
     """Rows in one forward pass of an evaluation on one device."""
     learning_rate: float | None = Field(default=None, gt=0.0)

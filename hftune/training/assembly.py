@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
 from hftune.training import dropout, weights
 from hftune.training.arguments import make_arguments
+from hftune.training.autobatch import Sizes, sizes_that_fit
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
@@ -57,6 +59,40 @@ def build(
         HftuneError: A setting that this machine or the installed transformers can't honour.
     """
     _quiet_libraries()
+    if not inputs.train_lengths:
+        raise HftuneError("there are no training rows", hint="check the data with `hftune data check`")
+    make = functools.partial(
+        _made,
+        model=model,
+        tokenizer=tokenizer,
+        checkpoints=checkpoints,
+        history=history,
+        listener=listener,
+        must_match=must_match,
+    )
+    trainer, notes = make(section, inputs)
+    if section.auto_batch:
+        sizes, note = sizes_that_fit(trainer, inputs, section)
+        notes.append(note)
+        if sizes != Sizes.of(section):
+            trainer, _ = make(sizes.section(section), sizes.inputs(inputs, Sizes.of(section)))
+    for note in notes:
+        trainer.listener.note(note)
+    return trainer
+
+
+def _made(
+    section: TrainSection,
+    inputs: TrainingInputs,
+    *,
+    model: torch.nn.Module,
+    tokenizer: Any,
+    checkpoints: Path,
+    history: Path,
+    listener: Listener,
+    must_match: Mapping[str, Any],
+) -> tuple[HftuneTrainer, list[str]]:
+    """The trainer with exactly these sizes, and what the user should read about it."""
     arguments, notes = make_arguments(
         section,
         checkpoints=checkpoints,
@@ -65,11 +101,6 @@ def build(
         keep_columns=inputs.keep_columns,
     )
     listener = listener if arguments.process_index == 0 else Silent()
-    for note in notes:
-        listener.note(note)
-    rows = len(inputs.train_lengths)
-    if rows == 0:
-        raise HftuneError("there are no training rows", hint="check the data with `hftune data check`")
     if arguments.device.type == "cpu":
         _use_all_cores(arguments.world_size)
         if section.fast_dropout and not arguments.torch_compile:
@@ -81,7 +112,7 @@ def build(
         inputs=inputs,
         tokenizer=tokenizer,
         batches=_batches(section, inputs, arguments),
-        checkpoints=_checkpoints(section, arguments, rows, model, must_match),
+        checkpoints=_checkpoints(section, arguments, len(inputs.train_lengths), model, must_match),
         history=History(history, clock),
         clock=clock,
         listener=listener,
@@ -93,7 +124,7 @@ def build(
     trainer.add_callback(Progress(listener, inputs.select_by))
     if inputs.samples is not None:
         trainer.add_callback(Samples(inputs.samples, history, clock))
-    return trainer
+    return trainer, notes
 
 
 def _optimizer(
@@ -141,6 +172,8 @@ def _checkpoints(
         "rows": rows,
         "precision": "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32",
         "frozen_weights": weights.frozen_fingerprint(model),
+        # Found and not stated, so that a resumed run must find it here.
+        **({"eval_batch_size": section.eval_batch_size} if section.auto_batch else {}),
     }
     return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, {**settings, **must_match})
 

@@ -50,6 +50,8 @@ class Companion:
     """The model input that is told how many labels the whole update has, over all passes and processes."""
     weight_as: str
     """The model input that is told the weight."""
+    split: int = 1
+    """Passes into which each pass of the recipe was divided, so that it fits into memory."""
 
     def complete(self, samples: list[Any], gather: Callable[[Tensor], Tensor], done: float) -> None:
         """Tell each pass of an update what only the whole update knows."""
@@ -69,6 +71,7 @@ class PairedBatches(RankBatches):
     def __init__(self, *, companion: Companion, bucketed: bool, **settings: Any) -> None:
         """bucketed: whether companion rows of like length come together; settings: those of ``RankBatches``."""
         super().__init__(**settings)
+        self._split = companion.split
         self._beside_rows = len(companion.lengths)
         self._beside_pass = companion.batch_size * self.world_size
         self._beside_lengths = np.asarray(companion.lengths) if bucketed else None
@@ -81,6 +84,10 @@ class PairedBatches(RankBatches):
             if super().weight(index) == 0:
                 own = [Repeated(row) for row in own]
             yield own + self.beside(epoch, index)
+
+    def __len__(self) -> int:
+        """Whole passes of the recipe, however they are divided: companion rows come with each, up to the last."""
+        return -(-self.rows // (self.pass_rows * self._split)) * self._split
 
     def weight(self, index: int) -> float:
         """Never 0: a process that has no labelled row of its own still has companion rows."""
@@ -95,6 +102,10 @@ class PairedBatches(RankBatches):
         first = (epoch * len(self) + index) * self._beside_pass
         places = range(first + self.rank, first + self._beside_pass, self.world_size)
         return [self._at(*divmod(place, self._beside_rows)) for place in places]
+
+    def _together(self, epoch: int, index: int) -> np.ndarray:
+        """Where the labelled rows have run out within the last pass, one is repeated and does not count."""
+        return super()._together(epoch, index if self._passing(index) > 0 else 0)[: max(1, self._passing(index))]
 
     def _at(self, epoch: int, place: int) -> Beside:
         if epoch not in self._beside_orders:

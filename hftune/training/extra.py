@@ -67,7 +67,7 @@ OURS = {
     "save_on_each_node": "one process writes checkpoints",
     "enable_jit_checkpoint": "hftune saves on SIGTERM, SIGINT and SIGUSR1 itself",
     "logging_nan_inf_filter": "a non-finite loss always stops the run",
-    "auto_find_batch_size": "the batch size is part of the result: lower train.batch_size, raise train.accumulation",
+    "auto_find_batch_size": "it changes what an update is made of; train.auto_batch keeps the rows of each",
     "dataloader_drop_last": "every training row counts",
     "batch_eval_metrics": "scores are computed over the whole split",
     "prediction_loss_only": "scores need predictions",

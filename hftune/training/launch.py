@@ -13,7 +13,7 @@ from typing import TypeVar
 import psutil
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers import set_seed
 
 Value = TypeVar("Value")
@@ -43,6 +43,14 @@ def agreed(value: Value) -> Value:
     values = [value]
     broadcast_object_list(values)
     return values[0]
+
+
+def smallest(value: int) -> int:
+    """The smallest of all processes' values, in every process."""
+    if world_size() == 1:
+        return value
+    _state()
+    return int(min(gather_object([value])))
 
 
 def _state() -> PartialState:
