@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed. Used by every layer that writes."""
+"""Files that are whole or absent: written beside their place, synced, then renamed. Used by every layer that writes.
+
+What is read may have been written by anybody: a file that is not what it should be is an error in words.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,22 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from hftune.errors import HftuneError
+from hftune.escapes import json_text
+
+
+class Damaged(HftuneError, ValueError):
+    """A file that is not what its name says."""
+
+    def __init__(self, path: Path, error: BaseException | str, line: int | None = None) -> None:
+        """error: what is wrong with it."""
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error).partition("\n")[0]
+        at = f", line {line}" if line is not None else ""
+        super().__init__(
+            f"{path}{at} is damaged: {reason[:200]}",
+            hint="it was changed or cut off; take it again from where it was made",
+        )
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -49,27 +68,50 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write one JSON object, indented, keys in the order given."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(value, indent=2) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object a line."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
+    write_text(path, "".join(json_text(row) + "\n" for row in rows))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object."""
-    value = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(value, dict), f"{path} holds {type(value).__name__}, not an object"
-    return value
+    """Read one JSON object.
+
+    Raises:
+        Damaged: It holds something else, or can't be read.
+    """
+    try:
+        return _object(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(path, error) from error
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line. A last line cut off by a crash is left out: it was never finished."""
-    rows = []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
-                break
-            rows.append(json.loads(line))
+    """Read one JSON object a line. A last line cut off by a crash is left out: it was never finished.
+
+    Raises:
+        Damaged: A line holds something else, or the file can't be read.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if not line.endswith("\n"):
+                    break
+                rows.append(_object(line))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(path, error, line=len(rows) + 1) from error
     return rows
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text, parse_constant=_refuse_constant)
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds {type(value).__name__}, not an object")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

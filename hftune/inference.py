@@ -134,7 +134,9 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     run = RunDir.open(Path(request.model))
     # Text that is only scored needs no dev: nothing is held out of it.
     other = {} if request.data is None else {"data.name": request.data, "data.dev_share": 0.0}
-    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
+    # What the run was allowed to trust when it was trained says nothing about whoever asks now.
+    trust = {"model.trust_remote_code": request.settings.trust_remote_code}
+    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **trust, **other})
     task = TASKS[recipe.task.kind](recipe)
     listener.stage("loading data")
     data = task.load_data()

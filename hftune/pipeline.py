@@ -52,6 +52,8 @@ class Job:
     trainer: training.HftuneTrainer
     ahead_seconds: float
     """What it took to run the frozen part ahead of training; 0 where the method has none."""
+    known: dict[str, Any]
+    """What metrics.json will hold and is known before training."""
 
 
 def train(
@@ -84,23 +86,22 @@ def train(
         if is_main_process():
             if not run.report.is_file():
                 write_pages(run)  # it was stopped between its scores and its pages
-            if recipe.hub.push_to:
-                hub.push(run, recipe.hub, listener)
+            hub.Publication(recipe, run, listener).finish()
         return RunResult(run, run.read_metrics())
 
-    with opened(path, recipe, resume) as run:
-        if recipe.hub.push_to and is_main_process():
-            hub.check_access(recipe.hub)  # a name that is not yours is better known before training than after
+    with opened(path, recipe, resume) as run, hub.Publication(recipe, run, listener) as publication:
         job = assemble(recipe, run, listener)
         if is_main_process():
             run.begin(recipe, describe_environment())
             listener.note(f"run directory: {path}")
 
+        probe = job.task.probe(job.data)
+        publication.follow(job, probe)
+
         listener.stage("training")
         fitted = training.fit(job.trainer, resume=resume)
 
         listener.stage("saving")
-        probe = job.task.probe(job.data)
         expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
         if not is_main_process():
             return RunResult(run, {})
@@ -118,20 +119,16 @@ def train(
             "task": recipe.task.kind,
             "splits": evaluation.splits,
             "baselines": baselines,
-            "parameters": job.applied.parameters.as_dict(),
+            **job.known,
             "speed": {**fitted.speed(), **({"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {})},
             "collapsed": evaluation.collapsed is not None,
             "collapse_reason": evaluation.collapsed,
             "verified": True,
-            "seed": recipe.train.seed,
             "selection": fitted.selection(),
-            "data": job.facts.as_dict(),
             **evaluation.extras,
         }
         keep(run, metrics, evaluation, listener)
-        if recipe.hub.push_to:
-            listener.stage("publishing")
-            hub.push(run, recipe.hub, listener)
+        publication.finish()
         return RunResult(run, metrics)
 
 
@@ -222,7 +219,8 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
     # What is scored at the end goes by the size that was found to fit.
     train = recipe.train.model_copy(update={"eval_batch_size": trainer.args.per_device_eval_batch_size})
     task = task if train == recipe.train else TASKS[recipe.task.kind](recipe.model_copy(update={"train": train}))
-    return Job(task, data, facts, tokenizer, inputs, applied, trainer, round(ahead_seconds, 3))
+    known = {"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()}
+    return Job(task, data, facts, tokenizer, inputs, applied, trainer, round(ahead_seconds, 3), known)
 
 
 def keep(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluation, listener: Listener) -> None:

@@ -73,3 +73,23 @@ def hftune(standing_proof: None) -> Callable[..., tuple[int, str, str]]:
         return result.exit_code, result.stdout, result.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def hub_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A loopback hub and a client of it that has imported everything; one for all tests that train or load."""
+    from hub_client import Client
+    from loopback_hub import serve
+
+    with serve() as hub, Client(hub, tmp_path_factory.mktemp("hub-home")) as client:
+        yield client
+
+
+@pytest.fixture
+def client(hub_client: Any, tmp_path: Path) -> Iterator[Any]:
+    """The client in a folder of the test's own; no fault of one test reaches another, and no token leaks from any."""
+    hub_client.home = tmp_path
+    yield hub_client
+    left = hub_client.hub.pending_faults()
+    hub_client.hub.clear_faults()
+    assert (left, hub_client.hub.unrouted, hub_client.hub.leaks()) == (0, [], [])

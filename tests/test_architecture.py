@@ -13,7 +13,7 @@ PACKAGE = ROOT / "hftune"
 
 # Lowest first. A module imports its own layer's folder and the layers below; siblings of one layer stay apart.
 LAYERS: list[set[str]] = [
-    {"errors", "assets", "files", "suggest"},
+    {"errors", "assets", "files", "suggest", "escapes"},
     {"config"},
     {"data", "models", "methods", "training", "evaluation", "runs"},
     {"tasks"},
@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS = LAYERS[2]
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "peft", "evaluate", "accelerate"}
-LIGHT = {"cli", "config", "errors", "assets", "files", "suggest", "__init__", "__main__"}
+LIGHT = {"cli", "config", "errors", "assets", "files", "suggest", "escapes", "__init__", "__main__"}
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py"}
 LONGEST_FILE, LONGEST_FUNCTION = 300, 80
 

@@ -275,7 +275,12 @@ def test_schema_describes_every_setting() -> None:
             assert key == "kind" or value.get("description"), f"{name}.{key} has no sentence under it"
     assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
     assert list(schema("hub")["$defs"]) == ["HubSection"]
-    assert {row.path for row in setting_rows("hub")} == {"hub.push_to", "hub.private", "hub.revision"}
+    assert {row.path for row in setting_rows("hub")} == {
+        "hub.push_to",
+        "hub.private",
+        "hub.revision",
+        "hub.push_each_best",
+    }
     with pytest.raises(HftuneError) as caught:
         schema("trian")
     assert "Did you mean train?" in caught.value.hint

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from finished_run import LABELS, TEXTS, finished_run
-from loopback_hub import LoopbackHub, serve
+from hub_client import Client
 
 from hftune.errors import HftuneError
 from hftune.hub.attempt import Patience
 from hftune.hub.contents import published_files, refuse_secret
 from hftune.runs.directory import RunDir
 
-ROOT = str(Path(__file__).parent.parent)
 PUBLISHED = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 PRELUDE = """
@@ -45,12 +41,6 @@ def attempt(name, section, path="run", attempts=2):
 """
 
 
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    with serve() as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = finished_run(tmp_path_factory.mktemp("made") / "run")
@@ -64,17 +54,11 @@ def home(tmp_path: Path, finished: RunDir) -> Path:
     return tmp_path
 
 
-def hftune(
-    hub: LoopbackHub, home: Path, *arguments: str, token: str | None = None, **extra: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hftune", *arguments]
-    return hub.run(command, home, token=token, PYTHONPATH=ROOT, OMP_NUM_THREADS="1", **extra)
-
-
-def script(hub: LoopbackHub, home: Path, source: str, token: str | None) -> tuple[dict[str, Any], str]:
+def script(
+    client: Client, home: Path, source: str, token: str | None, **environment: str
+) -> tuple[dict[str, Any], str]:
     """What a script saw, and everything it printed."""
-    command = [sys.executable, "-c", f"{PRELUDE}\n{source}\nprint(json.dumps(seen))"]
-    done = hub.run(command, home, token=token, PYTHONPATH=ROOT, OMP_NUM_THREADS="1")
+    done = client.python(f"{PRELUDE}\n{source}\nprint(json.dumps(seen))", token=token, cwd=home, **environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
@@ -93,15 +77,11 @@ print(json.dumps([model.config.id2label[0], tokenizer.model_max_length, answers]
 """
 
 
-def test_push_and_use(hub: LoopbackHub, home: Path) -> None:
+def test_push_and_use(client: Client, home: Path) -> None:
+    hub = client.hub
     (home / "run" / "model" / "notes.txt").write_text("mine")
     (home / "json.py").write_text("raise SystemExit('a file of the current folder was imported')")
-    done = hub.run(
-        [sys.executable, "-P", "-m", "hftune", "push", "run", "tester/reviews", "--private", "--json"],
-        home,
-        token=hub.token,
-        PYTHONPATH=ROOT,
-    )
+    done = client.hftune("push", "run", "tester/reviews", "--private", "--json", token=hub.token, cwd=home)
     assert done.returncode == 0, done.stderr
     (home / "json.py").unlink()
     answer = json.loads(done.stdout)
@@ -117,9 +97,7 @@ def test_push_and_use(hub: LoopbackHub, home: Path) -> None:
     assert b'model="tester/reviews")' in files["README.md"]
     assert files["model.safetensors"] == (home / "run" / "model" / "model.safetensors").read_bytes()
 
-    loaded = hub.run(
-        [sys.executable, "-c", LOAD.replace("TEXTS", repr(list(TEXTS)))], home, token=hub.token, OMP_NUM_THREADS="1"
-    )
+    loaded = client.python(LOAD.replace("TEXTS", repr(list(TEXTS))), token=hub.token, cwd=home)
     assert loaded.returncode == 0, loaded.stderr
     first, length, answers = json.loads(loaded.stdout.splitlines()[-1])
     expected = RunDir(home / "run").read_predictions("dev")
@@ -127,26 +105,26 @@ def test_push_and_use(hub: LoopbackHub, home: Path) -> None:
     for row, scores in zip(expected, answers, strict=True):
         assert {score["label"]: pytest.approx(score["score"], abs=1e-4) for score in scores} == row["probabilities"]
 
-    told = hftune(hub, home, "predict", "tester/reviews", *TEXTS, "--json", token=hub.token)
+    told = client.hftune("predict", "tester/reviews", *TEXTS, "--json", token=hub.token, cwd=home)
     assert told.returncode == 0, told.stderr
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [line["label"] for line in lines] == [row["label"] for row in expected]
 
-    assert hub.leaks() == [] and hub.unrouted == []
-    assert token_in_files(home, hub.token) == []
+    assert token_in_files(home, hub.token) == token_in_files(client.caches, hub.token) == []
     assert hub.token not in done.stdout + done.stderr + told.stdout + told.stderr
 
 
 FAULTS = """
-import shutil
-shutil.rmtree("run/predictions")  # no rows to ask: the files alone are compared, which takes less time
-attempt("push", dict(push_to="tester/x", revision="trial"), attempts=6)
-attempt("again", dict(push_to="tester/x", revision="trial"))
+from safetensors.torch import load_file, save_file
+weights = "run/model/model.safetensors"  # with bytes that the hub has not seen: it would not ask for them
+save_file(load_file(weights), weights, metadata={"format": "pt", "of": "this test"})
+attempt("push", dict(push_to="tester/faults", revision="trial"), attempts=6)
+attempt("again", dict(push_to="tester/faults", revision="trial"))
 """
 
 
-def test_failures_are_borne_and_one_commit_is_made(hub: LoopbackHub, home: Path) -> None:
-    commit = "/commit/trial"
+def test_failures_are_borne_and_one_commit_is_made(client: Client, home: Path) -> None:
+    hub, commit = client.hub, "/commit/trial"
     hub.fail("/api/whoami-v2", status=503)
     hub.fail("/preupload/", status=500)
     hub.cut("^/objects/", after=1000, method="PUT")
@@ -155,29 +133,28 @@ def test_failures_are_borne_and_one_commit_is_made(hub: LoopbackHub, home: Path)
     hub.stall(commit, 10)  # longer than our patience with silence: the attempt is given up
     hub.lose_answer(commit)
 
-    seen, printed = script(hub, home, FAULTS, hub.token)
+    seen, printed = script(client, home, FAULTS, hub.token)
 
-    assert hub.pending_faults() == 0
-    assert seen["push"][0] == "trial" and seen["push"][3] is False
-    assert seen["push"][2] == f"{hub.url}/tester/x/tree/trial"
-    titles = [made.title for made in hub.commits("tester/x", "trial")]
+    assert seen["push"][0] == "trial" and seen["push"][3] is True
+    assert seen["push"][2] == f"{hub.url}/tester/faults/tree/trial"
+    titles = [made.title for made in hub.commits("tester/faults", "trial")]
     assert titles == ["Publish run with hftune", "initial commit"]  # the lost answer's commit, found and not repeated
-    assert seen["push"][1] == hub.commits("tester/x", "trial")[0].oid
+    assert seen["push"][1] == hub.commits("tester/faults", "trial")[0].oid
     assert seen["again"][1] == seen["push"][1]  # nothing changed: no empty commit
-    assert set(hub.files("tester/x", "trial")) == PUBLISHED | {".gitattributes"}
-    assert set(hub.files("tester/x", "main")) == {".gitattributes"}
-    assert b'"tester/x", revision="trial")' in hub.files("tester/x", "trial")["README.md"]
+    assert set(hub.files("tester/faults", "trial")) == PUBLISHED | {".gitattributes"}
+    assert set(hub.files("tester/faults", "main")) == {".gitattributes"}
+    assert b'"tester/faults", revision="trial")' in hub.files("tester/faults", "trial")["README.md"]
     assert "trying again" in printed
-    assert (hub.leaks(), token_in_files(home, hub.token)) == ([], []) and hub.token not in printed
+    assert token_in_files(home, hub.token) == [] and hub.token not in printed
 
 
-def test_a_new_push_takes_the_place_of_the_old(hub: LoopbackHub, home: Path) -> None:
+def test_a_new_push_takes_the_place_of_the_old(client: Client, home: Path) -> None:
+    hub = client.hub
     old = {"hftune.json": b"{}", "adapter_config.json": b"{}", "adapter_model.safetensors": b"x", "LICENSE": b"mine"}
-    hub.add_model("tester/x", old)
-    shutil.rmtree(home / "run" / "predictions")
-    seen, _ = script(hub, home, 'attempt("push", dict(push_to="tester/x"))', hub.token)
-    assert seen["push"][3] is False
-    assert set(hub.files("tester/x")) == PUBLISHED | {".gitattributes", "LICENSE"}
+    hub.add_model("tester/again", old)
+    seen, _ = script(client, home, 'attempt("push", dict(push_to="tester/again"))', hub.token)
+    assert seen["push"][3] is True
+    assert set(hub.files("tester/again")) == PUBLISHED | {".gitattributes", "LICENSE"}
 
 
 REFUSALS = """
@@ -206,13 +183,14 @@ attempt("incomplete", dict(push_to="tester/x"))
 """
 
 
-def test_refusals(hub: LoopbackHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(client: Client, home: Path) -> None:
+    hub = client.hub
     hub.add_user("other")
     hub.add_model("tester/taken", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     hub.add_model("tester/public", {"README.md": b"hello"})
-    monkeypatch.setenv("READ_TOKEN", hub.add_user("tester", role="read"))
+    reader = hub.add_user("tester", role="read")
 
-    seen, printed = script(hub, home, REFUSALS, hub.token)
+    seen, printed = script(client, home, REFUSALS, hub.token, READ_TOKEN=reader)
 
     expected = {
         "no token": "needs a Hub token, and there is none",
@@ -233,18 +211,19 @@ def test_refusals(hub: LoopbackHub, home: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("no token", "wrong token", "odd token", "read token", "not yours"):
         assert "hf auth login" in seen[name][2] and "HF_TOKEN" in seen[name][2]
     assert set(hub.files("tester/taken")) == {".gitattributes", "config.json", "pytorch_model.bin"}
-    assert hub.leaks() == [] and hub.token not in printed and "hf_wr" not in printed
+    assert hub.token not in printed and "hf_wr" not in printed
 
 
-def test_giving_up_leaves_nothing_and_says_so(hub: LoopbackHub, home: Path) -> None:
-    hub.fail("/commit/", status=502, times=99)
-    seen, _ = script(hub, home, 'attempt("push", dict(push_to="tester/x"))', hub.token)
+def test_giving_up_leaves_nothing_and_says_so(client: Client, home: Path) -> None:
+    hub = client.hub
+    hub.fail("tester/down/commit/", status=502, times=2)
+    seen, _ = script(client, home, 'attempt("push", dict(push_to="tester/down"))', hub.token)
     code, message, hint = seen["push"]
     assert code == 1 and "in 2 attempts" in message and "502" in message and "hftune push" in hint
-    assert set(hub.files("tester/x")) == {".gitattributes"}
-    assert sum("/commit/" in request.path for request in hub.requests) == 2
+    assert set(hub.files("tester/down")) == {".gitattributes"}
+    assert sum("tester/down/commit/" in request.path for request in hub.requests) == 2
 
-    closed = hftune(hub, home, "push", "run", "tester/x", token=hub.token, HF_HUB_OFFLINE="1")
+    closed = client.hftune("push", "run", "tester/down", token=hub.token, cwd=home, HF_HUB_OFFLINE="1")
     assert closed.returncode == 2 and "HF_HUB_OFFLINE" in closed.stderr
 
 
@@ -252,13 +231,12 @@ PROVE = """
 import shutil, torch
 from safetensors.torch import load_file, save_file
 from hftune.hub.proof import prove
-shutil.move("run/predictions", "rows")
-attempt("push", dict(push_to="tester/x"))
-shutil.move("rows", "run/predictions")
+attempt("push", dict(push_to="tester/proof"))
 sent = {path.name: path for path in Path("run/model").iterdir() if path.name != "README.md"}
 def again(name, files):
     try:
-        seen[name] = prove(RunDir(Path("run")), files, "tester/x", seen["push"][1], os.environ["HF_TOKEN"], Patience())
+        token = os.environ["HF_TOKEN"]
+        prove(RunDir(Path("run")), files, "tester/proof", seen["push"][1], token, Patience(), trust_remote_code=False)
     except HftuneError as error:
         seen[name] = [error.exit_code, error.message]
 shutil.copytree("run/model", "sent")
@@ -271,9 +249,8 @@ again("another model", {name: Path("sent") / name for name in sent})
 """
 
 
-def test_something_else_on_the_hub_is_noticed(hub: LoopbackHub, home: Path) -> None:
-    seen, _ = script(hub, home, PROVE, hub.token)
-    assert seen["push"][3] is False  # the rows were away
+def test_something_else_on_the_hub_is_noticed(client: Client, home: Path) -> None:
+    seen, _ = script(client, home, PROVE, client.hub.token)
     assert seen["another file"][0] == 1 and "hftune.json on the Hub" in seen["another file"][1]
     assert seen["another model"][0] == 1 and "outputs differ" in seen["another model"][1]
 

@@ -34,6 +34,8 @@ class Entry(NamedTuple):
 
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+LONGEST = 2000
+"""Characters of an error that is not ours: it may quote a whole text."""
 CLOSED_PIPE = 141
 """128 plus SIGPIPE, which not every platform has."""
 
@@ -151,7 +153,7 @@ def _report(error: BaseException, *, debug: bool) -> int:
         terminal.show_error(error)
         return error.exit_code
     again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
-    terminal.show_error(HftuneError(f"unexpected {type(error).__name__}: {error}", hint=again))
+    terminal.show_error(HftuneError(f"unexpected {type(error).__name__}: {str(error)[:LONGEST]}", hint=again))
     return 1
 
 

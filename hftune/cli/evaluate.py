@@ -14,7 +14,7 @@ import typer
 
 from hftune.cli import options
 from hftune.cli.outcome import knowledge_tables, score_table
-from hftune.cli.terminal import note, out, say, show_json
+from hftune.cli.terminal import note, out, say, show_json, visible
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _keep(scored: Scores, output: Path | None) -> list[Path]:
         return [output]
     plain = output or scored.belongs
     assert plain is not None and scored.lines is not None, "only answers belong somewhere"
-    write_text(plain, "".join(f"{line}\n" for line in scored.lines))
+    write_text(plain, "".join(f"{visible(line)}\n" for line in scored.lines))
     if output is not None:
         return [plain]
     rows = plain.with_suffix(".jsonl")

@@ -42,7 +42,8 @@ class Typed:
             suits_others: Whether it does so where another model or other data is named, too.
         """
         # A run that goes on brings its own recipe.
-        goes_on = self.resume and not self.sets and not options.overrides_from(**self.flags)
+        said = options.overrides_from(**{**self.flags, **dict.fromkeys(options.TRUST)})
+        goes_on = self.resume and not self.sets and not said
         run_training(
             default if suits_others and self.recipe is None and not goes_on else self.recipe,
             self.sets,
@@ -81,6 +82,7 @@ SHARED: dict[str, Any] = {
     "allow_pickle": options.AllowPickle,
     "output": options.Output,
     "push_to_hub": options.PushToHub,
+    "push_each_best": options.PushEachBest,
     "resume": options.Resume,
     "dry_run": options.DryRun,
     "as_json": options.Json,

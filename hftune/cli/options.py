@@ -32,6 +32,7 @@ FLAGS: dict[str, str] = {
     "seed": "train.seed",
     "labels": "data.labels",
     "push_to_hub": "hub.push_to",
+    "push_each_best": "hub.push_each_best",
     "text_column": "data.text_column",
     "pair_column": "data.pair_column",
     "label_column": "data.label_column",
@@ -50,6 +51,9 @@ FLAGS: dict[str, str] = {
     "whole_word": "task.whole_word",
 }
 """Flag (as a parameter name) → the recipe setting it stands for."""
+
+TRUST = ("trust_remote_code", "allow_pickle")
+"""Flags that change nothing about a run but what may be trusted for it; they are asked for anew each time."""
 
 MOST_SEEDS = 100
 
@@ -220,6 +224,15 @@ PushToHub = Annotated[
         "--push-to-hub",
     ),
 ]
+PushEachBest = Annotated[
+    bool | None,
+    option(
+        RUN,
+        None,
+        "Push each best checkpoint while training goes on, not only the finished model.",
+        "--push-each-best/--no-push-each-best",
+    ),
+]
 Resume = Annotated[bool, option(RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]
 DryRun = Annotated[
     bool,
@@ -266,8 +279,13 @@ def resolve(
         **flags: The other flags, by their keys in ``FLAGS``.
     """
     from hftune.config import load_recipe
+    from hftune.config.consent import refuse_unasked, typed_keys
+    from hftune.config.overrides import parse_sets
 
-    return load_recipe(recipe or default, overrides_from(**flags), sets or (), task=task)
+    overrides = overrides_from(**flags)
+    resolved = load_recipe(recipe or default, overrides, sets or (), task=task)
+    refuse_unasked(resolved, typed_keys([*overrides.items(), *parse_sets(sets or ())[0]]))
+    return resolved
 
 
 def seed_list(seeds: str | None) -> tuple[int, ...]:

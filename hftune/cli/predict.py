@@ -19,6 +19,7 @@ from rich.text import Text
 from hftune.cli import options
 from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
+from hftune.escapes import json_text
 
 if TYPE_CHECKING:
     from hftune.outcomes import Prediction
@@ -48,6 +49,8 @@ MinConfidence = Annotated[
     float,
     typer.Option("--min-confidence", metavar="P", min=0.0, max=1.0, help="Give no answer below this probability."),
 ]
+SHOWN_TEXT = 600
+"""Characters of a text that a terminal shows; what is piped or written to a file is whole."""
 WRITTEN = "answer"
 """The kind of model that writes its answers; others choose among labels."""
 
@@ -117,7 +120,7 @@ def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
     try:
         with staged.open("w", encoding="utf-8") as file:
             for answer in answers:
-                file.write(jsonlib.dumps(answer, ensure_ascii=False) + "\n")
+                file.write(json_text(answer) + "\n")
                 count += 1
         staged.replace(output)
     finally:
@@ -139,7 +142,8 @@ def _show(row: dict[str, Any]) -> None:
     ranked = sorted(row.get("probabilities", {}).items(), key=lambda item: -item[1])
     shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5]) or f"{row['confidence']:.3f}"
     said = ("(no answer)", "dim") if row["label"] is None else (visible(row["label"]), "bold")
-    out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(row["text"])), soft_wrap=True)
+    text = row["text"] if len(row["text"]) <= SHOWN_TEXT else f"{row['text'][:SHOWN_TEXT]} …"
+    out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
 
 
 def _rows(texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:

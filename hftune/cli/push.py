@@ -27,6 +27,7 @@ def push(
     repo: Annotated[str, typer.Argument(metavar="USER/NAME", help="The repository; made where it is not there.")],
     private: Private = False,
     revision: Revision = None,
+    trust_remote_code: options.TrustRemoteCode = None,
     json: options.Json = False,
 ) -> None:
     """Publish a run on the Hub, then load it from there and check it.
@@ -40,7 +41,7 @@ def push(
 
     section = HubSection(push_to=repo, private=private, revision=revision)
     with Watcher() as listener:
-        published = publish(RunDir.open(run), section, listener)
+        published = publish(RunDir.open(run), section, listener, trust_remote_code=bool(trust_remote_code))
     if json:
         show_json(asdict(published))
     else:

@@ -32,6 +32,7 @@ OutputFile = Annotated[
 def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False) -> None:
     """Make one self-contained HTML page about each run or study: scores beside baselines, curves, mistakes, recipe."""
     from hftune.runs.directory import RunDir
+    from hftune.runs.foreign import fitting
     from hftune.runs.group import seed_runs
     from hftune.runs.report import write_report
     from hftune.studies.folder import StudyDir, is_study
@@ -47,7 +48,10 @@ def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False)
         )
     if output is not None and output.is_dir():
         raise HftuneError(f"--output {output} is a folder", hint=f"name a file: --output {output / 'report.html'}")
-    pages = [_study_page(one, output) if isinstance(one, StudyDir) else write_report(one, output) for one in chosen]
+    pages = []
+    for one in chosen:
+        with fitting(one.path):
+            pages.append(_study_page(one, output) if isinstance(one, StudyDir) else write_report(one, output))
     if as_json:
         show_json({"reports": [str(page) for page in pages]})
     else:

@@ -85,6 +85,7 @@ def sweep(
         raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
     same = options.overrides_from(model=model, data=data)
     plan, name = _plan(study, recipe, over, same, sets, seeds, test, search)
+    _refuse_unasked(plan, over, sets)
     hire = _hire(launcher, slurm)
     count = jobs or (CLUSTER_JOBS if launcher == "slurm" else 1)
 
@@ -162,6 +163,17 @@ def _plan(
     keys = "-".join(key.rpartition(".")[2] for key in plan.over)
     start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
     return plan, safe(f"study-{start}-{keys}")
+
+
+def _refuse_unasked(plan: Plan, over: list[str] | None, sets: list[str] | None) -> None:
+    """A study file may come from anybody: what it trusts must have been typed."""
+    from hftune.config.consent import refuse_unasked, typed_keys
+    from hftune.config.overrides import parse_sets
+    from hftune.studies.plan import parse_over, recipes_of
+
+    typed = typed_keys([*parse_over(over or []).items(), *parse_sets(sets or ())[0]])
+    for recipe in recipes_of(plan):
+        refuse_unasked(recipe, typed)
 
 
 def _mapping(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -5,31 +5,36 @@ Text from data, models and recipes is untrusted: control characters in it are sh
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import sys
 import traceback
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.text import Text
 
 from hftune.errors import HftuneError
+from hftune.escapes import UNSAFE, json_text, visible
+
+__all__ = ["err", "note", "out", "say", "set_up_logging", "show_error", "show_json", "show_traceback", "visible"]
 
 PIPED_WIDTH = 1000
 
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, delete, C1: escapes, bells, carriage returns
-    "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # changes of direction, which make text read as other text
-    "\u2028\u2029\ud800-\udfff]"  # other line ends; halves of pairs, which no encoding can write
-)
-
 
 class _Console(Console):
-    """A console that leaves a closed pipe to ``hftune.cli``."""
+    """A console that leaves a closed pipe to ``hftune.cli``, and through which no text can steer the terminal."""
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Whatever is printed, in a table, a bar or alone: only rich's own control codes are obeyed."""
+        for segment in super().render(renderable, options):
+            if segment.control or not UNSAFE.search(segment.text):
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Rich would exit with code 1, which is ours for a failed run."""
@@ -55,11 +60,6 @@ def err() -> Console:
     return _console(is_stderr=True)
 
 
-def visible(text: str) -> str:
-    r"""The text with everything that could steer a terminal made visible, as ``\x1b``."""
-    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
 def say(text: str, style: str = "") -> None:
     """Text of the result, on standard output; never wrapped, so that it can be piped."""
     out().print(Text(visible(text), style=style), soft_wrap=True)
@@ -72,9 +72,7 @@ def note(text: str, style: str = "") -> None:
 
 def show_json(value: Any) -> None:
     """A result as JSON on standard output, with whatever could steer a terminal as a JSON escape."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    # json.dumps has escaped what is in strings below U+0020; the newlines that are left are its own.
-    sys.stdout.write(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
 def show_error(error: HftuneError) -> None:

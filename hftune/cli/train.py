@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hftune.cli.options import overrides_from, resolve, seed_list
+from hftune.cli.options import TRUST, overrides_from, resolve, seed_list
 from hftune.cli.outcome import print_dry_run, print_group, print_run
 from hftune.cli.terminal import show_json
 from hftune.errors import HftuneError
@@ -66,9 +66,10 @@ def _recipe(
     resumed: Path | None,
 ) -> Recipe:
     """The recipe of the command; a run that goes on brings its own, and flags may only repeat it."""
-    nothing_said = name is None and not sets and not overrides_from(**flags)
+    trust = {flag: flags.get(flag) for flag in TRUST}
+    nothing_said = name is None and not sets and not overrides_from(**{**flags, **dict.fromkeys(TRUST)})
     if resumed is not None and nothing_said and (resumed / "recipe.yaml").is_file():
-        return resolve(str(resumed), None, task=task)
+        return resolve(str(resumed), None, task=task, **trust)
     # The default recipe is made for its own model and data; with others the schema's defaults are the better start.
     own = flags.get("model") is None and flags.get("data") is None
     return resolve(name, sets, task=task, default=default if own else None, **flags)

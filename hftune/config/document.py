@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from hftune.config.problems import Problem
+from hftune.escapes import UNSAFE
 
 LARGEST_FILE = 1_000_000
 MOST_NODES = 50_000
@@ -73,8 +74,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Text; with escapes where it holds line ends, which PyYAML's other styles do not all bring back."""
-        style = '"' if data and data.splitlines() != [data] else None
+        """Text; with escapes where it holds line ends, which PyYAML's other styles do not all bring back, or steers."""
+        style = '"' if data and (data.splitlines() != [data] or UNSAFE.search(data)) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
@@ -145,7 +146,8 @@ def read(path: Path) -> tuple[Any, dict[str, int]]:
 def dump(value: dict[str, Any]) -> str:
     """YAML of plain values, keys in their order; ``parse`` gives an equal value back."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return text
+    # What is left of these stands between double quotes, where YAML takes escapes.
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _size(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:

@@ -14,3 +14,5 @@ class HubSection(Section):
     """Create the repository as private."""
     revision: str | None = None
     """Branch to push to; main where not given."""
+    push_each_best: bool = False
+    """Push each best checkpoint while training goes on, not only the finished model."""

@@ -76,8 +76,8 @@ class Recipe(Section):
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")
         if isinstance(self.data, CorpusData) and self.data.documents == "labelled" and self.task.kind != "mlm":
             raise ValueError("data.documents labelled, the texts of labelled rows, is for task.kind mlm")
-        if self.hub.push_to is None and (self.hub.private or self.hub.revision is not None):
-            raise ValueError("hub.private and hub.revision do nothing without hub.push_to")
+        if self.hub.push_to is None and self.hub != HubSection():
+            raise ValueError("hub.private, hub.revision and hub.push_each_best do nothing without hub.push_to")
         if self.train.optimizer == "muon" and self.method.kind != "full":
             raise ValueError(f"train.optimizer muon is for method.kind full; {self.method.kind} moves no whole matrix")
         return self

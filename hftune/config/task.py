@@ -61,7 +61,7 @@ class ClassifyTask(Task):
     select_by: str = "accuracy"
     """The dev score by which the best checkpoint is chosen."""
     metrics: tuple[str, ...] = ()
-    """Further metrics beside the built-in ones: a name or path that ``evaluate.load`` takes."""
+    """Further metrics: built-in ones, the path of a script for ``evaluate.load``, or NAME@COMMIT on the Hub."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the target probability that is spread over all labels."""
     class_weights: Literal["auto"] | dict[str, float] | None = None

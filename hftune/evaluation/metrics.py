@@ -27,6 +27,7 @@ from hftune.suggest import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+COMMIT = re.compile(r"[0-9a-f]{40}")
 STANDARD = ("accuracy", "f1_macro", "mcc", "ece", "loss")
 """The metrics of every classification run."""
 
@@ -144,20 +145,25 @@ METRICS: dict[str, type[evaluate.Metric]] = {
 
 @functools.cache
 def load_metric(name: str) -> evaluate.EvaluationModule:
-    """A built-in metric by its name, or whatever ``evaluate.load`` finds under a Hub name or a path.
+    """A built-in metric by its name, a script of one's own by its path, or a Hub metric at a commit (NAME@COMMIT).
 
     Raises:
-        HftuneError: There is no such metric, it can't be reached, or a bare name would run a local file.
+        HftuneError: There is no such metric, it can't be reached, a name would run a local file, or the code that
+            would be fetched for it can change.
     """
     if name in METRICS:
         # evaluate makes a folder for every metric, even for one in memory, which writes nothing there.
         with tempfile.TemporaryDirectory() as folder:
             return METRICS[name](keep_in_memory=True, cache_dir=folder)
-    _refuse_hijack(name)
+    path, _, commit = name.partition("@")
+    if not _is_path(name):
+        _refuse_hijack(path)
+        _refuse_unpinned(path, commit)
     if is_offline_mode():
         evaluate.config.HF_EVALUATE_OFFLINE = True  # evaluate itself does not look at HF_HUB_OFFLINE
     try:
-        metric = evaluate.load(name, keep_in_memory=True)
+        where = {"path": name} if _is_path(name) else {"path": path, "revision": commit}
+        metric = evaluate.load(**where, keep_in_memory=True)
     except (FileNotFoundError, ConnectionError) as error:
         message = f"The metric {name!r} is not built in, and was found neither as a file nor on the Hub."
         raise HftuneError(message, hint=_choices(name)) from error
@@ -168,13 +174,25 @@ def load_metric(name: str) -> evaluate.EvaluationModule:
     return metric
 
 
+def _is_path(name: str) -> bool:
+    """Whether a script of one's own is meant: it ends in .py, or begins as no name on the Hub does."""
+    return name.endswith(".py") or name.startswith((".", "~", "/", os.sep)) or Path(name).is_absolute()
+
+
+def _refuse_unpinned(path: str, commit: str) -> None:
+    """What a name on the Hub stands for can change over night; at a commit it can't."""
+    if not COMMIT.fullmatch(commit):
+        raise HftuneError(
+            f"The metric {path!r} is not built in, and the code that the Hub has for it today is not run.",
+            hint=f"Read that code, then name its commit: {path}@COMMIT (40 digits). {_choices(path)}",
+        )
+
+
 def _refuse_hijack(name: str) -> None:
-    """Let only an explicit path be a local file: for a bare name, evaluate.load would run ./NAME/NAME.py."""
-    if name.endswith(".py") or any(mark in name for mark in (os.sep, os.altsep) if mark):
-        return
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    """Let only an explicit path be a local file: for a name, evaluate.load would run ./NAME/NAME.py."""
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
         raise HftuneError(f"{name!r} is not the name of a metric.", hint=_choices(name))
-    script = Path(name, f"{name}.py")
+    script = Path(name, f"{name.rpartition('/')[2]}.py")
     if script.exists():
         raise HftuneError(
             f"The metric name {name!r} would run the file {script} of the current folder.",
@@ -184,7 +202,7 @@ def _refuse_hijack(name: str) -> None:
 
 def _choices(name: str) -> str:
     question = did_you_mean(name.rpartition("/")[2].removesuffix(".py"), METRICS)
-    built_in = f"built in, with no network: {', '.join(METRICS)}; any other name is looked up on the Hub"
+    built_in = f"built in, with no network: {', '.join(METRICS)}; any other is looked up on the Hub, as NAME@COMMIT"
     return f"{question} {built_in}; a path (./my_metric.py) is a script of your own".lstrip()
 
 
@@ -202,7 +220,7 @@ def classification_scores(logits: Any, gold: Any, labels: Sequence[str], extra: 
         metric = load_metric(name)
         given = values if isinstance(metric, LogitMetric) else predicted
         for key, value in _compute(metric, name, given, truth).items():
-            result[f"{Path(name).stem}_{key}" if key in result else key] = value
+            result[f"{Path(name.partition('@')[0]).stem}_{key}" if key in result else key] = value
     result["per_class"] = scores.per_class(predicted, truth, labels)
     return result
 

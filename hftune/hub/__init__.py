@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hftune.hub.attempt import Patience as Patience
     from hftune.hub.card import write_card as write_card
+    from hftune.hub.publication import Publication as Publication
     from hftune.hub.publish import Published as Published
     from hftune.hub.publish import check_access as check_access
     from hftune.hub.publish import push as push
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 _HOME = {
     "Patience": "attempt",
     "write_card": "card",
+    "Publication": "publication",
     "Published": "publish",
     "check_access": "publish",
     "push": "publish",
 }
 
-__all__ = ["Patience", "Published", "check_access", "push", "write_card"]
+__all__ = ["Patience", "Publication", "Published", "check_access", "push", "write_card"]
 
 
 def __getattr__(name: str) -> Any:

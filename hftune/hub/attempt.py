@@ -1,4 +1,4 @@
-"""Requests to the Hub that are tried again, with a time limit each. Called by ``hftune.hub.publish``.
+"""Requests to the Hub that are tried again, with a time limit each. Called by ``publish``, ``best`` and ``proof``.
 
 Every attempt is a process of its own (``hftune.hub.worker``), so that one that hangs can be ended, and nothing of the
 caller's own Hub client is changed.
@@ -11,7 +11,7 @@ import logging
 import random
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,34 @@ class Patience:
         return 5 * self.silence + size / self.slowest
 
 
+class CalledOff(Exception):
+    """Nobody waits for this request any more."""
+
+
+class Foreground:
+    """How a request waits that its caller waits for: it says at once what goes wrong, and is never called off."""
+
+    def say(self, text: str) -> None:
+        """Something went wrong and is tried again."""
+        logger.warning("the Hub: %s", text)
+
+    def wait(self, seconds: float) -> None:
+        """Let some time pass before the next attempt."""
+        time.sleep(seconds)
+
+    def run(self, command: Sequence[str], body: str, environment: dict[str, str], limit: float) -> tuple[int, str, str]:
+        """Exit code, output and errors of one attempt.
+
+        Raises:
+            subprocess.TimeoutExpired: It came to no end in time; it was ended.
+            CalledOff: Somebody ended it.
+        """
+        done = subprocess.run(
+            command, input=body, capture_output=True, text=True, check=False, timeout=limit, env=environment
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
 def require_token() -> str:
     """The token of HF_TOKEN or of the login; it is held in memory and goes nowhere but to the Hub.
 
@@ -65,7 +93,15 @@ def require_token() -> str:
     return token
 
 
-def insist(action: str, request: Mapping[str, Any], token: str, patience: Patience, *, size: int = 0) -> dict[str, Any]:
+def insist(
+    action: str,
+    request: Mapping[str, Any],
+    token: str,
+    patience: Patience,
+    *,
+    size: int = 0,
+    manner: Foreground | None = None,
+) -> dict[str, Any]:
     """Ask until the Hub answers, or patience is at its end.
 
     Args:
@@ -74,13 +110,16 @@ def insist(action: str, request: Mapping[str, Any], token: str, patience: Patien
         token: Whose name it is done in.
         patience: How often and how long.
         size: Bytes that are to be moved.
+        manner: How to wait, and whom to tell; ``Foreground`` where not given.
 
     Raises:
         HftuneError: The Hub refuses: wrong token, not allowed, a card it does not take.
+        CalledOff: Somebody ended it, which only another manner allows.
         RunFailed: It could not be reached, or went wrong in a way that trying again did not mend.
     """
+    manner = manner or Foreground()
     for failures in range(1, patience.attempts + 1):
-        answer = _attempt(action, request, token, patience, size)
+        answer = _attempt(action, request, token, patience, size, manner)
         if "result" in answer:
             result: dict[str, Any] = answer["result"]
             return result
@@ -89,43 +128,37 @@ def insist(action: str, request: Mapping[str, Any], token: str, patience: Patien
             raise refusal(error, str(request["repo"]))
         if failures < patience.attempts:
             wait = patience.wait(failures, error["wait"])
-            logger.warning(
-                "the Hub: %s; trying again in %.0f s (%d of %d)", error["text"], wait, failures + 1, patience.attempts
-            )
-            time.sleep(wait)
+            manner.say(f"{error['text']}; trying again in {wait:.0f} s ({failures + 1} of {patience.attempts})")
+            manner.wait(wait)
     raise RunFailed(
         f"the Hub did not take it in {patience.attempts} attempts; the last one: {error['text']}", hint=LATER
     )
 
 
-def _attempt(action: str, request: Mapping[str, Any], token: str, patience: Patience, size: int) -> dict[str, Any]:
+def _attempt(
+    action: str, request: Mapping[str, Any], token: str, patience: Patience, size: int, manner: Foreground
+) -> dict[str, Any]:
     """One process, one answer."""
     limit = patience.limit(size)
     command, environment = fresh_process("hftune.hub.worker")
     body = json.dumps({**request, "action": action, "silence": patience.silence})
     try:
-        done = subprocess.run(
-            command,
-            input=body,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-            # The token goes by the environment: other users can read a command line.
-            env={**environment, "HF_TOKEN": token},
-        )
+        # The token goes by the environment: other users can read a command line.
+        code, output, errors = manner.run(command, body, {**environment, "HF_TOKEN": token}, limit)
     except subprocess.TimeoutExpired:
         return {"error": {"kind": "transient", "text": f"no end in {limit:.0f} s, ended", "wait": 0.0}}
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1].replace(token, "[token]")
-        return {"error": {"kind": "other", "text": f"exit code {done.returncode}: {said}", "wait": 0.0}}
+    lines = output.splitlines()
+    if code != 0 or not lines:
+        said = (errors.strip().splitlines() or ["no message"])[-1].replace(token, "[token]")
+        return {"error": {"kind": "other", "text": f"exit code {code}: {said}", "wait": 0.0}}
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
 
 def refusal(error: Mapping[str, Any], repo: str) -> HftuneError:
-    """What the Hub will not do, in our words."""
+    """What the Hub will not do, or what we will not do, in our words."""
+    if error["kind"] == "ours":
+        return HftuneError(error["text"], hint=error["hint"])
     if error["kind"] == "unauthorised":
         return HftuneError("the Hub does not know your token", hint=LOG_IN)
     if error["kind"] == "forbidden":

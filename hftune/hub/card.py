@@ -1,11 +1,13 @@
 """README.md of a model: what it is, how it was made, what it scores, and what it is not good for.
 
-The pipeline calls ``write_card`` when a run is over; ``hftune.hub.publish`` fills the address in. Only the run
-directory is read, and the same run gives the same card.
+The pipeline calls ``write_card`` when a run is over, ``hftune.hub.best`` composes one along the way, and
+``hftune.hub.publish`` fills the address in. Only the run directory is read, and the same run gives the same card.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import hftune
+from hftune.config.hub import HubSection
 from hftune.config.load import recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.files import read_json, write_text
@@ -24,6 +27,8 @@ from hftune.runs.directory import RunDir
 from hftune.runs.naming import public_name
 from hftune.runs.wording import number, score_name
 
+ANSWERS = "answer"
+"""The kind of task whose model writes answers to questions."""
 TEMPLATES = Path(__file__).parent / "templates"
 METRIC_IDS = {
     "f1_macro": ("f1", {"average": "macro"}),
@@ -43,22 +48,42 @@ def fill_address(text: str, repo: str, revision: str | None) -> str:
     return text.replace(ADDRESS, f'"{repo}", revision="{revision}"' if revision else f'"{repo}"')
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What a card is about."""
+
+    name: str
+    recipe: Recipe
+    metrics: Mapping[str, Any]
+    """As metrics.json has it, or as much of it as is known."""
+    folder: Path
+    """The model."""
+    example: Mapping[str, Any]
+    """A row as the model reads it: what it is asked in the lines that load it; empty where none is known."""
+
+
 def card_text(run: RunDir) -> str:
-    """The whole card."""
-    metrics, recipe = run.read_metrics(), run.read_recipe()
-    config = run.model / "config.json"
+    """The whole card of a run that has its metrics."""
+    example = next((rows[0] for split in ("dev", "test") if (rows := run.read_predictions(split))), {})
+    return compose(Subject(run.name, run.read_recipe(), run.read_metrics(), run.model, example))
+
+
+def compose(subject: Subject, unfinished: str = "") -> str:
+    """The card; unfinished says how far a run has come that still trains."""
+    metrics, recipe = subject.metrics, subject.recipe
+    config = subject.folder / "config.json"
     how = usage(
         read_json(config) if config.is_file() else {},
-        adapter=(run.model / "adapter_config.json").is_file(),
-        pairs=any("text_pair" in row for split in ("dev", "test") for row in run.read_predictions(split)[:1]),
-        question=next((plain(row["text"]) for row in run.read_predictions("dev")[:1] if "knowledge" in metrics), None),
-        masked_lm_beside=(run.model / "mlm").is_dir(),
+        adapter=(subject.folder / "adapter_config.json").is_file(),
+        pairs="text_pair" in subject.example,
+        question=plain(subject.example["text"]) if recipe.task.kind == ANSWERS and subject.example else None,
+        masked_lm_beside=(subject.folder / "mlm").is_dir(),
         writes=recipe.task.kind == "clm",
     )
     data = metrics.get("data", {})
     splits, selection = metrics.get("splits", {}), metrics.get("selection") or {}
     main_split = "test" if "test" in splits else next(iter(splits), "")
-    header = card_header(run.name, recipe, metrics, how)
+    header = card_header(subject.name, recipe, metrics, how, ["unfinished"] if unfinished else [])
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -69,12 +94,14 @@ def card_text(run: RunDir) -> str:
     )
     text = environment.get_template("card.md.j2").render(
         header=header.to_yaml(),
-        title=inline(run.name),
+        title=inline(subject.name),
         what=_what(recipe, metrics),
+        unfinished=unfinished,
         collapsed=metrics.get("collapsed", False),
         snippet=how.snippet,
         labels=[inline(label) for label in metrics.get("labels", [])],
         scores=score_table(metrics),
+        compared=bool(metrics.get("baselines")),
         remarks=remarks(metrics),
         main_split=main_split,
         per_label=label_table(splits.get(main_split, {}).get("per_class", {})),
@@ -89,13 +116,16 @@ def card_text(run: RunDir) -> str:
         notes=[inline(without_home(note)) for note in data.get("notes", [])],
         version=hftune.__version__,
         command=f"hftune {recipe.task.command} --recipe recipe.yaml",
-        recipe=fenced(without_home(recipe_yaml(recipe)), "yaml"),
+        # Whoever repeats the run can't push to where it was pushed.
+        recipe=fenced(without_home(recipe_yaml(recipe.model_copy(update={"hub": HubSection()}))), "yaml"),
         limits=limits(metrics, recipe),
     )
     return str(ModelCard(text))  # parsed and put together again: a header that is no YAML fails here, not at the Hub
 
 
-def card_header(name: str, recipe: Recipe, metrics: dict[str, Any], how: Usage) -> ModelCardData:
+def card_header(
+    name: str, recipe: Recipe, metrics: Mapping[str, Any], how: Usage, tags: Sequence[str] = ()
+) -> ModelCardData:
     """The metadata by which the Hub finds and lists a model; the licence is for the author to add."""
     data_id = _hub_id(recipe.data.name)
     source = plain(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
@@ -124,7 +154,7 @@ def card_header(name: str, recipe: Recipe, metrics: dict[str, Any], how: Usage) 
         datasets=[data_id] if data_id else None,
         library_name=how.library,
         pipeline_tag=how.pipeline_tag,
-        tags=["hftune", recipe.task.kind, recipe.method.kind],
+        tags=["hftune", recipe.task.kind, recipe.method.kind, *tags],
         metrics=sorted({result.metric_type for result in results}) or None,
         eval_results=results or None,
     )
@@ -136,10 +166,10 @@ def _hub_id(name: str) -> str | None:
     return name if is_id and not Path(name).exists() else None
 
 
-def _what(recipe: Recipe, metrics: dict[str, Any]) -> str:
+def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     labels = metrics.get("labels", [])
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
-    if "knowledge" in metrics:
+    if recipe.task.kind == ANSWERS:
         what = "A language model that answers questions"
     fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"

@@ -1,10 +1,13 @@
-"""What of a model folder is published: files on a list of names, and nothing else. Called by ``hftune.hub.publish``.
+"""What of a model folder is published: files on a list of names, and nothing else. Called by ``hftune.hub.publish``
+and ``hftune.hub.worker``.
 
 A pickle is refused, not left out: it has no business in model/, and whoever put it there should know.
 """
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -72,12 +75,19 @@ def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     return chosen, [name for name in names if name not in chosen]
 
 
-def refuse_secret(files: dict[str, Path], token: str) -> None:
+def refuse_secret(files: Mapping[str, Path], token: str) -> None:
     """Nothing goes out that holds the token, however it got there."""
-    needle = token.encode()
-    found = [name for name, path in files.items() if needle in path.read_bytes()]
+    found = [name for name, path in files.items() if _holds(path, token.encode())]
     if found:
         raise HftuneError(
             f"your Hub token stands in {', '.join(found)}, which would be published",
             hint="take it out of there, and make a new token: this one has been written to disk",
         )
+
+
+def _holds(path: Path, needle: bytes) -> bool:
+    """Whether a file holds these bytes; one of many gigabytes is not read into memory."""
+    if path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(needle) >= 0

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from hftune.errors import RunFailed
+from hftune.files import read_json
 from hftune.hub.attempt import Patience, insist
+from hftune.hub.contents import MARK
 from hftune.runs.directory import RunDir
 from hftune.verify import compare, fresh_outputs
 
 PROBE_ROWS = 8
+PLAIN_TEXTS = ("the food was great but we will never come back", "Where was it, and when?")
+"""What a model is asked whose run keeps no predictions: only the two answers are compared, so any text will do."""
 ANSWERS = frozenset(
     {"id", "gold", "label", "probabilities", "confidence", "gold_probability"}
     | {"seen_in_pretraining", "seen_in_finetuning"}
@@ -23,12 +27,17 @@ ANSWERS = frozenset(
 """Columns of predictions/*.jsonl that no model is asked; the others are."""
 
 
-def prove(run: RunDir, files: dict[str, Path], repo: str, commit: str, token: str, patience: Patience) -> bool:
-    """Fetch the commit into an empty folder and compare it with what was sent.
-
-    Returns:
-        True when the fetched model was asked the run's probe rows and gave the local model's answers; False when the
-        run holds no rows to ask, so that only the files were compared.
+def prove(
+    run: RunDir,
+    files: dict[str, Path],
+    repo: str,
+    commit: str,
+    token: str,
+    patience: Patience,
+    *,
+    trust_remote_code: bool,
+) -> None:
+    """Fetch the commit into an empty folder, compare it with what was sent, and let both models answer the same rows.
 
     Raises:
         RunFailed: The Hub holds something else.
@@ -40,17 +49,12 @@ def prove(run: RunDir, files: dict[str, Path], repo: str, commit: str, token: st
         for name, path in files.items():
             if not (fetched / name).is_file() or _digest(fetched / name) != _digest(path):
                 raise _differs(f"{name} on the Hub ({repo}, commit {commit[:10]})", "its bytes differ")
-        rows = probe_rows(run)
-        if not rows:
-            return False
-        recipe = run.read_recipe()
-        trusted = recipe.model.trust_remote_code
+        kind, rows = run.read_recipe().task.kind, probe_rows(run)
         try:
-            got, expected = fresh_outputs([fetched, run.model], recipe.task.kind, rows, trust_remote_code=trusted)
+            got, expected = fresh_outputs([fetched, run.model], kind, rows, trust_remote_code=trust_remote_code)
             compare(fetched, got, expected)
         except RunFailed as error:
             raise _differs(f"the model on the Hub ({repo}, commit {commit[:10]})", error.message) from error
-    return True
 
 
 def _differs(what: str, how: str) -> RunFailed:
@@ -63,7 +67,8 @@ def probe_rows(run: RunDir) -> list[dict[str, Any]]:
         rows = run.read_predictions(split)[:PROBE_ROWS]
         if rows:
             return [{name: value for name, value in row.items() if name not in ANSWERS} for row in rows]
-    return []
+    pairs = read_json(run.model / MARK).get("pairs")
+    return [{"text": text, "text_pair": text} if pairs else {"text": text} for text in PLAIN_TEXTS]
 
 
 def _digest(path: Path) -> str:

@@ -1,7 +1,7 @@
 """A finished run to the Hugging Face Hub: what is published, where to, and the proof that it arrived.
 
-``hftune push`` and the pipeline (``--push-to-hub``) call ``push``; the pipeline calls ``check_access`` before training,
-so that a wrong token or name is told before hours of work and not after.
+``hftune push`` and ``hftune.hub.publication`` (``--push-to-hub``) call ``push``; the latter calls ``check_access``
+before training, so that a wrong token or name is told before hours of work and not after.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from hftune.config.hub import HubSection
 from hftune.errors import HftuneError, RunFailed
 from hftune.hub.attempt import LOG_IN, Patience, insist, require_token
 from hftune.hub.card import fill_address, write_card
-from hftune.hub.contents import CARD, MARK, published_files, refuse_secret
+from hftune.hub.contents import CARD, MARK, published_files
 from hftune.hub.proof import prove
+from hftune.hub.record import MAIN, Record, whats_there
 from hftune.runs.directory import RunDir
+from hftune.runs.foreign import fitting
 
 if TYPE_CHECKING:
     from hftune.training.progress import Listener  # its package brings torch, which is not needed here
 
-MAIN = "main"
 PATIENCE = Patience()
 
 
@@ -37,13 +38,12 @@ class Published:
     revision: str
     commit: str
     url: str
-    verified: bool
-    """Whether the model was loaded from there and said the same as the local one; False: only compared as files."""
+    verified: bool = True
+    """The model was loaded from there and said the same as the local one; what does not is no ``Published``."""
 
     def __str__(self) -> str:
         """One line for whoever watches."""
-        proof = "loaded from there and checked" if self.verified else "every file compared with the local one"
-        return f"{self.url} (commit {self.commit[:10]}) holds the model: {proof}"
+        return f"{self.url} (commit {self.commit[:10]}) holds the model: loaded from there and checked"
 
 
 def check_access(section: HubSection, patience: Patience = PATIENCE) -> None:
@@ -59,7 +59,14 @@ def check_access(section: HubSection, patience: Patience = PATIENCE) -> None:
         raise HftuneError(error.message, hint="leave --push-to-hub out, and publish later with `hftune push`") from None
 
 
-def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Patience = PATIENCE) -> Published:
+def push(
+    run: RunDir,
+    section: HubSection,
+    listener: Listener,
+    *,
+    patience: Patience = PATIENCE,
+    trust_remote_code: bool = False,
+) -> Published:
     """Publish a run's model, tokenizer and card, then load it from there and compare.
 
     Args:
@@ -67,6 +74,7 @@ def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Pati
         section: Where to; ``push_to`` must be given.
         listener: Who watches.
         patience: How often and how long failures of the Hub are borne.
+        trust_remote_code: Whether code that lies beside the model may run when it is loaded again.
 
     Raises:
         HftuneError: The run, the name, the token or the card won't do.
@@ -78,7 +86,8 @@ def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Pati
             hint=f"finish it first: --output {run.path} --resume",
         )
     if not (run.model / CARD).is_file():
-        write_card(run)
+        with fitting(run.path):
+            write_card(run)
     files, left_out = published_files(run.model)
     token = require_token()
     listener.stage(f"asking the Hub for {section.push_to}")
@@ -93,8 +102,6 @@ def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Pati
         text = (run.model / CARD).read_text(encoding="utf-8")
         card.write_text(fill_address(text, repo, section.revision), encoding="utf-8", newline="")
         files[CARD] = card
-        refuse_secret(files, token)
-
         size = sum(path.stat().st_size for path in files.values())
         listener.stage(f"uploading {len(files)} files ({size / 1e6:,.1f} MB) to {repo}")
         request = {
@@ -104,11 +111,15 @@ def push(run: RunDir, section: HubSection, listener: Listener, *, patience: Pati
             "files": {name: str(path.resolve()) for name, path in files.items()},
             "message": f"Publish {run.name} with hftune",
         }
-        made = insist("upload", request, token, patience, size=size)
+        try:
+            made = insist("upload", request, token, patience, size=size)
+        except RunFailed as error:
+            raise RunFailed(f"{error.message}; {whats_there(run, section)}", hint=error.hint) from error
+        Record(repo, revision, made["commit"], made["url"]).keep(run)
 
         listener.stage("loading it from the Hub")
-        verified = prove(run, files, repo, made["commit"], token, patience)
-    published = Published(repo, revision, made["commit"], made["url"], verified)
+        prove(run, files, repo, made["commit"], token, patience, trust_remote_code=trust_remote_code)
+    published = Published(repo, revision, made["commit"], made["url"])
     listener.note(str(published))
     return published
 

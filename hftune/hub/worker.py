@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import (
@@ -28,12 +29,17 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._http import default_client_factory
 
-from hftune.hub.contents import is_published
+from hftune.errors import HftuneError
+from hftune.hub.contents import is_published, refuse_secret
 
 TRANSIENT_STATUS = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504, 520, 522, 524})
 """Overloaded, broken, or somebody else has just committed: another try may do."""
 TRANSIENT_NAMES = frozenset({"TransportError", "TimeoutException", "ConnectionError", "TimeoutError"})
 """Network errors, by the names of their classes: the client's HTTP library is not ours to import."""
+
+
+BESIDE = 10
+"""How much an upload beside training gives way to it, as nice has it."""
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,11 +61,14 @@ def upload(request: Mapping[str, Any]) -> dict[str, Any]:
     What an earlier attempt has brought there already is not sent again: a commit whose answer got lost is found to
     be done, and no second one is made.
     """
+    files: dict[str, str] = request["files"]
+    refuse_secret({name: Path(path) for name, path in files.items()}, os.environ["HF_TOKEN"])
+    if request.get("beside"):
+        os.nice(BESIDE)
     api, repo, branch = HfApi(), request["repo"], request["revision"]
     api.create_repo(repo, private=request["private"], exist_ok=True)
     if branch != "main":
         api.create_branch(repo, branch=branch, exist_ok=True)
-    files: dict[str, str] = request["files"]
     head = api.model_info(repo, revision=branch)
     there = [sibling.rfilename for sibling in head.siblings or []]
     # What an older push left behind and the new one lacks would be loaded together with it: an adapter, a shard.
@@ -93,6 +102,8 @@ ACTIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 def explain(error: BaseException, token: str) -> dict[str, Any]:
     """An error as its kind, what the Hub said, and how long it asked us to wait."""
+    if isinstance(error, HftuneError):
+        return {"kind": "ours", "text": error.message, "hint": error.hint, "wait": 0.0}
     response = error.response if isinstance(error, HfHubHTTPError) else None
     status = response.status_code if response is not None else None
     text = f"{type(error).__name__}: {error}".replace(token, "[token]") if token else str(error)

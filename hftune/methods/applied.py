@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class Applied:
     """Set where the frozen part can run once instead of once an epoch."""
     finish: Callable[[Any], PreTrainedModel] = itself
     """The trained model → the one that is saved; merges an adapter where that was asked for."""
+
+    def so_far(self) -> PreTrainedModel:
+        """What would be saved now, in the middle of training, which goes on with the model as it is."""
+        # What finish does to a model can't be undone: it gets a copy.
+        return self.model if self.finish is itself else self.finish(copy.deepcopy(self.model))
 
     @property
     def trained(self) -> nn.Module:

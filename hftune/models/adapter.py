@@ -1,11 +1,12 @@
 """Adapters on disk: what peft saves, and beside it what peft leaves out, so that the folder stands for a whole model.
 
 An adapter names its base. A base that only this machine has (fresh weights, a folder, a run) goes along in ``base/``.
-Called by ``hftune.models.classifier``.
+Called by the other files of ``hftune.models``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from transformers.utils import cached_file
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import read_json
-from hftune.models.checkpoint import explained, how_to_load, refuse_pickle
+from hftune.models.checkpoint import explained, how_to_load, pickle_error, refuse_unsafe
 
 CONFIG = "adapter_config.json"
 BASE = "base"
 BESIDE = f"./{BASE}"
 """What the adapter's configuration names when its base lies beside it; no Hub id can look like this."""
-FILES = [CONFIG, "adapter_model.safetensors", f"{BASE}/*"]
+WEIGHTS = "adapter_model.safetensors"
+MERGEABLE = ("LORA", "IA3")
+"""peft's names of the kinds whose update can be added to the weights."""
+FILES = [CONFIG, WEIGHTS, f"{BASE}/*"]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def is_adapter(location: str, revision: str | None = None) -> bool:
@@ -41,13 +46,38 @@ def is_adapter(location: str, revision: str | None = None) -> bool:
     return found is not None
 
 
-def refuse_adapter(location: str) -> None:
-    """Training goes on from whole models only."""
-    if is_adapter(location):
+def refuse_adapter(location: str, revision: str | None = None) -> None:
+    """Some training goes on from whole models only."""
+    if is_adapter(location, revision):
         raise HftuneError(
-            f"{location} is an adapter, not a whole model, so no training can start from it",
-            hint="start from its base, or train it again with method.merge=true (lora, ia3), or with --method full",
+            f"{location} is an adapter, not a whole model, so this training can't start from it",
+            hint="start from its base, or from a model that was trained with --method full",
         )
+
+
+def base_to_start_from(location: str, section: ModelSection) -> ModelSection:
+    """The base of an adapter that training can start from, because its update fits into the base's weights.
+
+    Raises:
+        HftuneError: It is one that stays beside the weights, such as a prefix.
+    """
+    folder, base = adapter_parts(location, section)
+    kind = read_json(folder / CONFIG).get("peft_type")
+    if kind not in MERGEABLE:
+        raise HftuneError(
+            f"{section.name} is an adapter of the kind {str(kind)[:40]!r}, which stays beside the weights of its base, "
+            "so no training can start from it",
+            hint="start from its base, or from an adapter of the kind lora or ia3, or train with --method full",
+        )
+    return base
+
+
+def with_weights_of(joined: PeftModel, fresh: PreTrainedModel) -> list[str]:
+    """Put a base and its adapter, as one, into a model of the same architecture; names of weights that do not fit."""
+    found, wanted = joined.merge_and_unload().state_dict(), fresh.state_dict()
+    fitting = {name: value for name, value in found.items() if name in wanted and value.shape == wanted[name].shape}
+    fresh.load_state_dict(fitting, strict=False)
+    return [name for name in wanted if name not in fitting]
 
 
 def save_adapter(model: PeftModel, folder: Path, base: ModelSection) -> None:
@@ -78,16 +108,28 @@ def plain_base(model: PeftModel) -> PreTrainedModel:
     return plain
 
 
-def adapter_parts(location: str, section: ModelSection) -> tuple[Path, str, str | None]:
-    """Folder of an adapter, and name and revision of its base, neither of them a pickle."""
+def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSection]:
+    """Folder of an adapter, and its base with what may be trusted of it; neither of them a pickle, unless asked."""
     local = Path(location).is_dir()
     folder = Path(location if local else snapshot_download(location, revision=section.revision, allow_patterns=FILES))
-    refuse_pickle(str(folder), section)
+    refuse_unsafe(str(folder), section)
+    if not section.allow_pickle and not (folder / WEIGHTS).is_file():
+        raise pickle_error(section.name, f"there is no {WEIGHTS}")
     config = read_json(folder / CONFIG)
-    beside = config["base_model_name_or_path"] == BESIDE
-    name = str(folder / BASE) if beside else config["base_model_name_or_path"]
-    refuse_pickle(name, section)
-    return folder, name, None if beside else config.get("revision")
+    named, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if named == BESIDE:
+        base = section.model_copy(update={"name": str(folder / BASE), "revision": None})
+    elif isinstance(named, str) and HUB_ID.fullmatch(named) and isinstance(revision, str | None):
+        base = section.model_copy(update={"name": named, "revision": revision})
+    else:
+        raise HftuneError(
+            f"the adapter {section.name} names its base as {str(named)[:100]!r}, which is no model on the Hub",
+            hint=f"put the base into {BASE}/ beside the adapter, and name it {BESIDE!r} in {CONFIG}",
+        )
+    if config.get("megatron_config") is not None:  # peft would import the module that it names
+        raise HftuneError(f"the adapter {section.name} is one for Megatron", hint="take an adapter of another kind")
+    refuse_unsafe(base.name, base)
+    return folder, base
 
 
 def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | None) -> PeftModel:
@@ -103,16 +145,16 @@ def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | N
             f"{section.name} is an adapter without hftune.json, so its labels are not known",
             hint="load it with peft and save the merged model, or use an adapter that hftune saved",
         )
-    folder, name, revision = adapter_parts(location, section)
-    with explained(section.model_copy(update={"name": name})):
+    folder, base_section = adapter_parts(location, section)
+    with explained(base_section):
         base = AutoModelForSequenceClassification.from_pretrained(
-            name,
+            base_section.name,
             # The base may bring a head for other labels; the adapter brings the one that was trained.
             ignore_mismatched_sizes=True,
             id2label=dict(enumerate(labels)),
             label2id={label: index for index, label in enumerate(labels)},
-            **{**how_to_load(section), "revision": revision},
+            **how_to_load(base_section.name, base_section),
         )
-    model = PeftModel.from_pretrained(base, str(folder))
+        model = PeftModel.from_pretrained(base, str(folder))
     model.eval()
     return model

@@ -5,6 +5,7 @@ minGPT is registered with the Auto classes here, so that a saved one loads witho
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models import mingpt
-from hftune.models.adapter import adapter_parts, is_adapter, save_adapter
-from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_pickle
+from hftune.models.adapter import adapter_parts, is_adapter, save_adapter, with_weights_of
+from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, check_vocabulary, load_config
 from hftune.models.presets import refuse_other_head
@@ -35,18 +36,28 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     if section.from_scratch:
         return LoadedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), ())
     location = locate(section.name)
-    refuse_pickle(location, section)
     with explained(section):
-        model, info = AutoModelForCausalLM.from_pretrained(
-            location, config=config, output_loading_info=True, **how_to_load(section)
-        )
-    if info["missing_keys"]:
-        raise HftuneError(
-            f"{section.name} is not a causal language model: it has no weights for {sorted(info['missing_keys'])[0]}",
-            hint="take a checkpoint of a GPT, such as a run of `hftune pretrain`",
-        )
+        if is_adapter(location, section.revision):
+            joined, _, _ = load_saved_lm(section.name, section, "cpu")
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            missing = with_weights_of(joined, model)
+        else:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                location, config=config, output_loading_info=True, **how_to_load(location, section)
+            )
+            missing = info["missing_keys"]
+    refuse_headless(section.name, missing)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, ())
+
+
+def refuse_headless(name: str, missing: Collection[str]) -> None:
+    """A model that lacks weights would write at random, and nobody would be told."""
+    if missing:
+        raise HftuneError(
+            f"{name} is not a causal language model: it has no weights for {sorted(missing)[0]}",
+            hint="take a checkpoint of a GPT, such as a run of `hftune pretrain`",
+        )
 
 
 def save_causal_lm(
@@ -67,12 +78,13 @@ def save_causal_lm(
         **facts: What neither weights nor tokenizer say.
     """
     mingpt.register()  # from here on a saved minGPT carries its code
-    model.config.use_cache = True  # Trainer switches it off in passing
+    cached, model.config.use_cache = model.config.use_cache, True  # Trainer switches it off while it trains
     if isinstance(model, PeftModel):
         assert base is not None, "an adapter has a base"
         save_adapter(model, folder, base)
     else:
         model.save_pretrained(folder)
+    model.config.use_cache = cached
     tokenizer.save_pretrained(folder)
     write_json(folder / CARD, facts)
 
@@ -84,16 +96,16 @@ def load_saved_lm(
     mingpt.register()
     section = section or ModelSection(name=name)
     location = locate(name)
-    refuse_pickle(location, section)
+    refuse_unsafe(location, section)
     ask_first(location, section)
     with explained(section):
-        tokenizer = AutoTokenizer.from_pretrained(
-            location, revision=section.revision, trust_remote_code=section.trust_remote_code
-        )
+        tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
         facts = saved_facts(location, section.revision)
         adapted = is_adapter(location, section.revision)
-        folder, name, revision = adapter_parts(location, section) if adapted else (None, location, section.revision)
-        model = AutoModelForCausalLM.from_pretrained(name, **{**how_to_load(section), "revision": revision})
+        folder, base = adapter_parts(location, section) if adapted else (None, section)
+        name = base.name if adapted else location
+        model, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **how_to_load(name, base))
+        refuse_headless(section.name, info["missing_keys"])
         if folder is not None:
             model = PeftModel.from_pretrained(model, str(folder))
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

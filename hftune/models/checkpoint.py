@@ -1,6 +1,6 @@
 """Finding a checkpoint, and saying plainly why one can't be had: unknown, unreachable, gated, or only as a pickle.
 
-Used by ``hftune.models.load``; the exceptions of three libraries end here as one HftuneError.
+Used by everything in ``hftune.models`` that loads; the exceptions of three libraries end here as one HftuneError.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from huggingface_hub.errors import (
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.models.trust import refuse_leading_out, trusted
 from hftune.suggest import did_you_mean
 
 SAFE_WEIGHTS = ("*.safetensors",)
 PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 PATIENCE = 10.0
 """Seconds that the Hub has for its first answer."""
+LONGEST_REASON = 400
 OFFLINE_CHOICE = "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
 
 
@@ -56,15 +58,19 @@ def locate(name: str) -> str:
     return name
 
 
-def how_to_load(section: ModelSection) -> dict[str, Any]:
+def how_to_load(location: str, section: ModelSection) -> dict[str, Any]:
     """Arguments of every ``from_pretrained`` that loads weights: in fp32, and no code and no pickle without a word."""
     return {
-        "revision": section.revision,
-        "trust_remote_code": section.trust_remote_code,
+        **whose_code(location, section),
         # True also looks for the Hub's own safetensors conversion; None would fall back to a pickle in silence.
         "use_safetensors": None if section.allow_pickle else True,
         "dtype": torch.float32,
     }
+
+
+def whose_code(location: str, section: ModelSection) -> dict[str, Any]:
+    """Arguments of every other ``from_pretrained``: which revision, and whether its code may run."""
+    return {"revision": section.revision, "trust_remote_code": trusted(location, section)}
 
 
 def locate_tokenizer(name: str) -> str:
@@ -86,10 +92,13 @@ def ask_first(location: str, section: ModelSection) -> None:
                 raise OSError(f"no answer about {location}") from error
 
 
-def refuse_pickle(location: str, section: ModelSection) -> None:
-    """A local folder whose weights are only a pickle is refused before anything is opened."""
+def refuse_unsafe(location: str, section: ModelSection) -> None:
+    """A local folder that leads out of itself, or whose weights are only a pickle, is refused before it is opened."""
     folder = Path(location)
-    if section.allow_pickle or not folder.is_dir():
+    if not folder.is_dir():
+        return
+    refuse_leading_out(folder)
+    if section.allow_pickle:
         return
     safe = [path for pattern in SAFE_WEIGHTS for path in folder.glob(pattern)]
     pickled = sorted(path.name for pattern in PICKLED_WEIGHTS for path in folder.glob(pattern))
@@ -112,7 +121,7 @@ def explained(section: ModelSection) -> Iterator[None]:
         yield
     except HftuneError:
         raise
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+    except Exception as error:  # whatever a stranger's files make the loaders raise
         raise _explain(error, section) from error
 
 
@@ -150,8 +159,9 @@ def _explain(error: BaseException, section: ModelSection) -> HftuneError:
             f"can't get the model {name!r}: the Hugging Face Hub can't be reached, and it is not in the local cache",
             hint=f"check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {OFFLINE_CHOICE}",
         )
+    reason = (str(error).strip() or type(error).__name__)[:LONGEST_REASON]
     return HftuneError(
-        f"can't load the model {name!r}: {str(error).strip()}",
+        f"can't load the model {name!r}: {reason}",
         hint="check that it is a checkpoint transformers can load; `hftune doctor` shows the installed versions",
     )
 

@@ -25,7 +25,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_pickle
+from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -107,18 +107,17 @@ class Classifier:
         """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier, or an adapter of ours."""
         section = section or ModelSection(name=name)
         location = locate(name)
-        refuse_pickle(location, section)
+        refuse_unsafe(location, section)
         ask_first(location, section)
         with explained(section):
-            tokenizer = AutoTokenizer.from_pretrained(
-                location, revision=section.revision, trust_remote_code=section.trust_remote_code
-            )
+            tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
             facts = saved_facts(location, section.revision)
             model = _load_model(location, section, facts)
-        names = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
-        if facts and tuple(facts["labels"]) != names:
+        names = label_names(model, name)
+        noted = tuple(facts.get("labels", names))
+        if noted != names:
             raise HftuneError(
-                f"{name}: the labels in {CARD} ({', '.join(facts['labels'])}) are not the model's ({', '.join(names)})",
+                f"{name}: the labels in {CARD} ({', '.join(noted)}) are not the model's ({', '.join(names)})",
                 hint="the folder was changed by hand; take the model folder of the run again",
             )
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -130,6 +129,22 @@ class Classifier:
             truncate=facts.get("truncate", "longest"),
             reads_pairs=facts.get("pairs"),
         )
+
+
+def label_names(model: PreTrainedModel, name: str) -> tuple[str, ...]:
+    """The names in the order of the model's outputs, each once, as its configuration has them.
+
+    Raises:
+        HftuneError: They are no names, or not one for each output.
+    """
+    given = model.config.id2label
+    names = tuple(given.get(index) for index in range(model.config.num_labels))
+    if not names or not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
+        raise HftuneError(
+            f"the labels of {name} are not one name for each output: {str(given)[:200]}",
+            hint="its config.json was changed; take the model again from where it was made",
+        )
+    return names
 
 
 @contextmanager
@@ -146,7 +161,15 @@ def _full_precision() -> Iterator[None]:
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
     if is_adapter(location, section.revision):
         return load_adapter(location, section, facts.get("labels"))
-    return AutoModelForSequenceClassification.from_pretrained(location, **how_to_load(section))
+    model, info = AutoModelForSequenceClassification.from_pretrained(
+        location, output_loading_info=True, **how_to_load(location, section)
+    )
+    if info["missing_keys"]:
+        raise HftuneError(
+            f"{section.name} is no classifier: it has no weights for {sorted(info['missing_keys'])[0]}",
+            hint=f"train it first: hftune classify --model {section.name}",
+        )
+    return model
 
 
 def encode(

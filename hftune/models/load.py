@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -19,9 +21,19 @@ from transformers import (
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models import mingpt
-from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, locate_tokenizer, refuse_pickle
+from hftune.models.adapter import base_to_start_from, is_adapter, load_adapter, with_weights_of
+from hftune.models.checkpoint import (
+    ask_first,
+    explained,
+    how_to_load,
+    locate,
+    locate_tokenizer,
+    refuse_unsafe,
+    whose_code,
+)
+from hftune.models.facts import saved_facts
 from hftune.models.presets import preset, refuse_other_head
+from hftune.models.trust import refuse_leading_out
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +57,18 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
     """
     if section.from_scratch and section.tokenizer is None:
         return preset(section).train_tokenizer(texts, section.vocab_size)
-    source = section if section.tokenizer is None else section.model_copy(update={"name": section.tokenizer})
+    source = section
+    if section.tokenizer is not None:
+        # One that is named apart from the model has revisions of its own, so that no commit of its code is known.
+        local = section.trust_remote_code and Path(section.tokenizer).is_dir()
+        source = section.model_copy(update={"name": section.tokenizer, "revision": None, "trust_remote_code": local})
     location = locate_tokenizer(source.name)
+    if Path(location).is_dir():
+        refuse_leading_out(Path(location))
     ask_first(location, source)
     mingpt.register()
     with explained(source):
-        tokenizer = AutoTokenizer.from_pretrained(
-            location,
-            # A tokenizer named apart from the model has revisions of its own.
-            revision=section.revision if section.tokenizer is None else None,
-            trust_remote_code=section.trust_remote_code,
-        )
+        tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, source))
     if not _ordinary(tokenizer):
         # transformers makes up an empty one for a folder that holds none: every word would be unknown.
         raise HftuneError(
@@ -76,11 +89,14 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
         config = preset(section).build_config(tokenizer)
     else:
         mingpt.register()  # a saved one is loaded with our code, not with the code that lies beside it
+        location = locate(section.name)
+        refuse_unsafe(location, section)
         with explained(section):
-            refuse_adapter(locate(section.name))
-            config = AutoConfig.from_pretrained(
-                locate(section.name), revision=section.revision, trust_remote_code=section.trust_remote_code
-            )
+            source = section
+            if is_adapter(location, section.revision):
+                source = base_to_start_from(location, section)
+                location = source.name
+            config = AutoConfig.from_pretrained(location, **whose_code(location, source))
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
     return config
@@ -95,21 +111,31 @@ def load_sequence_classifier(
     """
     refuse_other_head(section, causal=False)
     config = load_config(section, tokenizer)
+    if config.model_type == mingpt.MinGPTConfig.model_type:
+        raise HftuneError(
+            f"{section.name} is a minGPT, which writes text and has no head for labels",
+            hint="take an encoder (BERT, RoBERTa …); a minGPT learns to answer with `hftune finetune --from`",
+        )
     brought = tuple(config.id2label.values())
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
     if section.from_scratch:
         return LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), ())
     location = locate(section.name)
-    refuse_pickle(location, section)
     with explained(section):
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            location,
-            config=config,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **how_to_load(section),
-        )
+        if is_adapter(location, section.revision):
+            brought = tuple(saved_facts(location, section.revision).get("labels") or ())
+            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+            unfit = with_weights_of(load_adapter(location, section, brought), model)
+            info: dict[str, Any] = {"missing_keys": [], "mismatched_keys": [(name,) for name in unfit]}
+        else:
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                location,
+                config=config,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **how_to_load(location, section),
+            )
     check_vocabulary(section, model, tokenizer)
     head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
     fresh = _modules_of(info["missing_keys"], info["mismatched_keys"])
@@ -138,9 +164,8 @@ def check_vocabulary(section: ModelSection, model: PreTrainedModel, tokenizer: P
     if section.tokenizer is None:
         return
     with explained(section):
-        own = AutoTokenizer.from_pretrained(
-            locate(section.name), revision=section.revision, trust_remote_code=section.trust_remote_code
-        )
+        location = locate(section.name)
+        own = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
     theirs, ours = _ordinary(own), tokenizer.get_vocab()
     moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
     if moved is not None:

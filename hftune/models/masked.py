@@ -19,7 +19,8 @@ from transformers.utils import cached_file
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.models.checkpoint import explained, how_to_load, locate, refuse_pickle
+from hftune.models.adapter import is_adapter, refuse_adapter
+from hftune.models.checkpoint import explained, how_to_load, locate, refuse_unsafe
 from hftune.models.joint import FAMILIES, IGNORED, MASKED, as_masked_lm, row_statistics, with_mlm_head
 from hftune.models.load import LoadedModel, check_vocabulary, load_config, load_sequence_classifier
 
@@ -44,7 +45,8 @@ def load_joint(section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels
     The head comes from the checkpoint where that has one; torch's random state does not depend on it.
     """
     loaded = load_sequence_classifier(section, tokenizer, labels)
-    head = None if section.from_scratch else _brought_head(section, loaded.model)
+    whole = not section.from_scratch and not is_adapter(locate(section.name), section.revision)
+    head = _brought_head(section, loaded.model) if whole else None
     joint = with_mlm_head(loaded.model, head)
     fresh = () if head is not None else (joint.head_name,)
     logger.info("the masked language model's head is %s", "fresh" if fresh else "that of the checkpoint")
@@ -58,6 +60,7 @@ def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     wanted = MASKED[config.model_type]
     if section.from_scratch:
         return LoadedModel(wanted._from_config(config, dtype=torch.float32), ())
+    refuse_adapter(locate(section.name), section.revision)
     model, missing = _from_checkpoint(wanted, section, config)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, tuple(sorted({name.rpartition(".")[0] for name in missing})))
@@ -133,14 +136,14 @@ def _from_checkpoint(
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the names of weights that the checkpoint lacks. Draws of fresh weights leave no trace."""
     location = locate(section.name)
-    refuse_pickle(location, section)
+    refuse_unsafe(location, section)
     with explained(section), torch.random.fork_rng():
         model, info = wanted.from_pretrained(
             location,
             config=config,
             subfolder=BESIDE if _has_beside(location, section.revision) else "",
             output_loading_info=True,
-            **how_to_load(section),
+            **how_to_load(location, section),
         )
     return model, set(info["missing_keys"])
 

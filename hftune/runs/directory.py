@@ -4,6 +4,7 @@
 
     runs/<name>/  recipe.yaml  environment.json  metrics.json  history.jsonl  predictions/{dev,test}.jsonl
                   plots/*.png  report.html  model/ (what is published)  checkpoints/ (what resume reads)
+                  hub.json (what was published last)
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any
 from hftune.config.load import load_recipe, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import read_json, read_jsonl, write_json, write_jsonl, write_text
+from hftune.files import Damaged, read_json, read_jsonl, write_json, write_jsonl, write_text
 from hftune.runs.lock import LOCK, OWNER, exclusive
 from hftune.runs.naming import free_name
+from hftune.runs.shapes import Course, Machine, Metrics, Prediction, Pushed, Shape, problem
 
 RECIPE = "recipe.yaml"
 SEED_PREFIX = "seed-"
@@ -129,6 +131,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def published(self) -> Path:
+        """What the run brought to the Hub last; absent where nothing was pushed."""
+        return self.path / "hub.json"
+
+    @property
     def complete(self) -> bool:
         """Whether the run came to its end and the saved model was reloaded and gave the same answers."""
         return self.metrics.is_file() and read_json(self.metrics).get("verified") is True
@@ -166,7 +173,7 @@ class RunDir:
 
     def read_environment(self) -> dict[str, Any]:
         """Versions, machine and command line; empty where the run was stopped before it wrote them."""
-        return read_json(self.environment) if self.environment.is_file() else {}
+        return _shaped(self.environment, Machine) if self.environment.is_file() else {}
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Keep the scores."""
@@ -183,11 +190,19 @@ class RunDir:
                 f"the run {self.path} is not finished: it has no metrics.json",
                 hint=f"finish it with --output {self.path} --resume",
             )
-        return read_json(self.metrics)
+        return _shaped(self.metrics, Metrics)
+
+    def write_published(self, record: Mapping[str, Any]) -> None:
+        """Keep what is on the Hub now."""
+        write_json(self.published, record)
+
+    def read_published(self) -> dict[str, Any]:
+        """What is on the Hub; empty where nothing was pushed."""
+        return _shaped(self.published, Pushed) if self.published.is_file() else {}
 
     def read_history(self) -> list[dict[str, Any]]:
         """Train and evaluation rows in the order they were written; empty where training has not begun."""
-        return read_jsonl(self.history) if self.history.is_file() else []
+        return _shaped_rows(self.history, Course)
 
     def write_predictions(self, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keep the predictions on one split."""
@@ -195,8 +210,24 @@ class RunDir:
 
     def read_predictions(self, split: str) -> list[dict[str, Any]]:
         """The predictions on one split; empty where it was not scored."""
-        path = self.predictions(split)
-        return read_jsonl(path) if path.is_file() else []
+        return _shaped_rows(self.predictions(split), Prediction)
+
+
+def _shaped(path: Path, shape: type[Shape]) -> dict[str, Any]:
+    """A JSON file that is what its name says."""
+    found = read_json(path)
+    if wrong := problem(shape, found):
+        raise Damaged(path, wrong)
+    return found
+
+
+def _shaped_rows(path: Path, shape: type[Shape]) -> list[dict[str, Any]]:
+    """The same for one with an object a line; none where there is no such file."""
+    rows = read_jsonl(path) if path.is_file() else []
+    for number, row in enumerate(rows, start=1):
+        if wrong := problem(shape, row):
+            raise Damaged(path, wrong, line=number)
+    return rows
 
 
 def is_run(path: Path) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from hftune.config import document
+from hftune.files import Damaged
 from hftune.runs.directory import RunDir
 from hftune.runs.wording import score_name
 
@@ -32,13 +32,13 @@ class RunFacts:
     @classmethod
     def read(cls, run: RunDir) -> RunFacts:
         """Read a run, finished or not."""
-        text = run.recipe.read_text(encoding="utf-8")
+        text, recipe = _recipe(run)
         predictions = {split: run.read_predictions(split) for split in SPLITS}
         files = [path for path in run.model.rglob("*") if path.is_file()] if run.model.is_dir() else []
         return cls(
             name=run.name,
             recipe_text=text,
-            recipe=yaml.safe_load(text) or {},
+            recipe=recipe,
             metrics=run.read_metrics() if run.metrics.is_file() else {},
             environment=run.read_environment(),
             history=run.read_history(),
@@ -116,3 +116,15 @@ class RunFacts:
     def main_metric_name(self) -> str:
         """The deciding score in words."""
         return score_name(self.main_metric or "loss")
+
+
+def _recipe(run: RunDir) -> tuple[str, dict[str, Any]]:
+    """The text of recipe.yaml and what it states."""
+    try:
+        stated, _ = document.read(run.recipe)
+        text = run.recipe.read_text(encoding="utf-8-sig")
+    except (document.DocumentError, OSError) as error:
+        raise Damaged(run.recipe, str(error)) from error
+    if not isinstance(stated, dict | None):
+        raise Damaged(run.recipe, "it holds no sections")
+    return text, stated or {}

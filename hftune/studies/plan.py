@@ -153,14 +153,18 @@ def check(plan: Plan) -> None:
     if plan.search is None and len(set(folders)) < len(folders):
         raise HftuneError("two settings of the grid have the same name", hint="list each value once")
     _check_against(plan)
-    recipes = [stage_recipe(plan, name, seed) for name in plan.before for seed in plan.seeds]
-    recipes += [recipe_for(plan, setting, seed) for setting in settings for seed in plan.seeds]
-    for recipe in recipes:
+    for recipe in recipes_of(plan):
         if recipe.hub.push_to:
             raise HftuneError(
                 "hub.push_to is set, but a study would publish every one of its runs there",
                 hint="leave it out, and publish the run you choose: hftune push RUN REPO",
             )
+
+
+def recipes_of(plan: Plan) -> list[Recipe]:
+    """Every recipe of the grid, or of the corners of a search, and of the runs before it."""
+    recipes = [stage_recipe(plan, name, seed) for name in plan.before for seed in plan.seeds]
+    return recipes + [recipe_for(plan, setting, seed) for setting in examples(plan) for seed in plan.seeds]
 
 
 def _check_against(plan: Plan) -> None:

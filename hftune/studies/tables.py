@@ -9,6 +9,7 @@ import csv
 import io
 from typing import Any
 
+from hftune.escapes import visible
 from hftune.evaluation.significance import Estimate
 from hftune.hub.markdown import inline
 from hftune.runs.wording import baseline_name, duration, score_name
@@ -111,4 +112,6 @@ def _line(cells: list[str]) -> str:
 
 def _cell(value: Any) -> Any:
     """A text that a spreadsheet would compute is marked as text; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.startswith(_FORMULA) else visible(value)

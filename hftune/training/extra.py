@@ -56,7 +56,7 @@ RECIPE_KEYS = {
 }
 OURS = {
     "hub_token": "the token comes from HF_TOKEN or `hf auth login`: here it would end up in files",
-    "hub_strategy": "hftune publishes by itself and says what came of it: see hub.push_to",
+    "hub_strategy": "hftune publishes by itself and says what came of it: see hub.push_to and hub.push_each_best",
     "hub_always_push": "hftune publishes by itself and says what came of it: see hub.push_to",
     "output_dir": "the run directory is named with --output",
     "resume_from_checkpoint": "a run goes on with --resume",

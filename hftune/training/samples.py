@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hftune.escapes import json_text
 from hftune.training.callbacks import Clock
 
 SAMPLES = "samples"
@@ -35,5 +35,5 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         before = self.clock.seconds
         row = {"step": state.global_step, "epoch": round(state.epoch, 6), "split": SAMPLES, SAMPLES: self.write(model)}
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
+            file.write(json_text(row) + "\n")
         self.clock.aside += self.clock.seconds - before

@@ -1,0 +1,210 @@
+"""Model folders and repositories that somebody else made: no code, no pickle and nothing outside them unless asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finished_run import finished_run
+
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.models.adapter import CONFIG, WEIGHTS, adapter_parts
+from hftune.models.classifier import Classifier
+from hftune.models.load import load_config, load_tokenizer
+from hftune.models.trust import refuse_leading_out, trusted
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Bomb:
+    """Unpickled, it leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished_run(tmp_path_factory.mktemp("made") / "run").model
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """A classifier in a folder of the test's own."""
+    return Path(shutil.copytree(original, tmp_path / "model"))
+
+
+def refused(folder: Path, match: str, **settings: Any) -> None:
+    with pytest.raises(HftuneError, match=match):
+        Classifier.load(str(folder), section=ModelSection(name=str(folder), **settings))
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_no_pickle_is_opened_unasked(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Bomb(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    refused(folder, "only as a pickle")
+    # Beside something that is called safe it is not opened either.
+    (folder / "other.safetensors").write_bytes(b"")
+    refused(folder, "pickle|safetensors")
+    with pytest.raises(HftuneError):  # asked for, it goes to torch, which builds tensors from it and nothing else
+        Classifier.load(str(folder), section=ModelSection(name=str(folder), allow_pickle=True))
+    assert not (tmp_path / "ran").exists()
+
+
+def adapter(folder: Path, **values: Any) -> Path:
+    folder.mkdir()
+    (folder / WEIGHTS).write_bytes(b"")
+    config = {"base_model_name_or_path": "someone/encoder", "peft_type": "LORA", "revision": None}
+    (folder / CONFIG).write_text(json.dumps({**config, **values}))
+    return folder
+
+
+@pytest.mark.parametrize("base", ["../secret", "/etc", "~/x", "./base/../..", "a/b/c", "", None, 5, ["x"], "x\x1b[31m"])
+def test_an_adapter_names_a_base_on_the_hub_or_beside_it(tmp_path: Path, base: Any) -> None:
+    made = adapter(tmp_path / "adapter", base_model_name_or_path=base)
+    with pytest.raises(HftuneError, match="names its base as"):
+        adapter_parts(str(made), ModelSection(name=str(made)))
+
+
+def test_an_adapter_can_not_bring_pickles_or_imports(tmp_path: Path) -> None:
+    made = adapter(tmp_path / "adapter")
+    assert adapter_parts(str(made), ModelSection(name=str(made)))[1].name == "someone/encoder"
+    evil = adapter(tmp_path / "imports", megatron_config={}, megatron_core="evil")
+    with pytest.raises(HftuneError, match="Megatron"):
+        adapter_parts(str(evil), ModelSection(name=str(evil)))
+    (made / WEIGHTS).unlink()
+    torch.save({"x": Bomb(tmp_path / "ran")}, made / "adapter_model.bin")
+    (made / "other.safetensors").write_bytes(b"")
+    with pytest.raises(HftuneError, match="pickle"):
+        adapter_parts(str(made), ModelSection(name=str(made)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_nothing_outside_a_model_folder_is_read_through_it(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("[PAD]\n[UNK]\nmy password\n")
+    (folder / "vocab.txt").symlink_to(secret)
+    refused(folder, r"vocab\.txt leads out of the model folder")
+    with pytest.raises(HftuneError, match="leads out"):
+        load_tokenizer(ModelSection(name="scratch:bert-tiny", tokenizer=str(folder)), [])
+    with pytest.raises(HftuneError, match="leads out"):
+        load_config(ModelSection(name=str(folder)), None)  # type: ignore[arg-type]
+    (folder / "vocab.txt").unlink()
+    (folder / "base").symlink_to(tmp_path)
+    refused(folder, "base leads out")
+    (folder / "base").unlink()
+    shutil.copy(folder / "model.safetensors", tmp_path / "model.safetensors")
+    index = {"metadata": {}, "weight_map": {"classifier.weight": "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, r"\.\./model\.safetensors.*leads out")
+
+
+def test_a_snapshot_of_the_hubs_cache_is_no_way_out(tmp_path: Path) -> None:
+    """Its files are links to those of the same repository."""
+    cache = tmp_path / "models--a--b"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "blobs" / "1").write_text("{}")
+    (cache / "snapshots" / "x").mkdir(parents=True)
+    (cache / "snapshots" / "x" / "config.json").symlink_to("../../blobs/1")
+    refuse_leading_out(cache / "snapshots" / "x")
+    (cache / "snapshots" / "x" / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(HftuneError, match="leads out"):
+        refuse_leading_out(cache / "snapshots" / "x")
+
+
+CODE = "from pathlib import Path\nPath({!r}).touch()\nclass Mine: pass\n"
+
+
+def test_code_beside_a_model_is_not_run_unasked(folder: Path, tmp_path: Path) -> None:
+    (folder / "mine.py").write_text(CODE.format(str(tmp_path / "ran")))
+    change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Mine"})
+    refused(folder, "Python code of its own, which is not run unasked")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:10], COMMIT.upper()])
+def test_code_of_the_hub_runs_only_at_a_commit(revision: str | None) -> None:
+    section = ModelSection(name="someone/model", revision=revision, trust_remote_code=True)
+    with pytest.raises(HftuneError, match="may run, but at") as caught:
+        trusted("someone/model", section)
+    assert "model.revision=COMMIT" in caught.value.hint
+    with pytest.raises(HftuneError, match="may run, but at"):  # wherever it would be loaded
+        Classifier.load("someone/model", section=section)
+
+
+def test_code_that_lies_elsewhere_is_pinned_by_nothing(folder: Path) -> None:
+    section = ModelSection(name=str(folder), trust_remote_code=True)
+    assert trusted(str(folder), section) is True
+    assert trusted("someone/model", ModelSection(name="someone/model", revision=COMMIT, trust_remote_code=True)) is True
+    assert trusted("someone/model", ModelSection(name="someone/model")) is False
+    change(folder / "config.json", auto_map={"AutoModel": "evil/code--modeling.Model"})
+    with pytest.raises(HftuneError, match=r"another repository.*evil/code"):
+        trusted(str(folder), section)
+
+
+def test_a_model_without_its_head_answers_nothing(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: value for name, value in weights.items() if not name.startswith("classifier")},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    refused(folder, "is no classifier: it has no weights for classifier")
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("config.json", {"id2label": {"0": 1, "1": 2, "2": 3}}),
+        ("config.json", {"id2label": {"0": "a", "1": "a", "2": "a"}}),
+        ("config.json", {"hidden_size": -1}),
+        ("config.json", {"vocab_size": "many"}),
+        ("config.json", {"model_type": "\x1b[31m<script>"}),
+        ("hftune.json", {"labels": "bad"}),
+        ("hftune.json", {"max_length": -5}),
+        ("hftune.json", {"truncate": "../x"}),
+        ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
+    ],
+)
+def test_a_configuration_that_lies_is_told_in_words(folder: Path, file: str, values: dict[str, Any]) -> None:
+    change(folder / file, **values)
+    try:
+        Classifier.load(str(folder))
+    except HftuneError as error:
+        assert error.hint
+    else:
+        assert file == "tokenizer_config.json"  # a name that nobody knows stands for the tokenizer's own kind
+
+
+NEIGHBOURS = ("accuracy.py", "accuracy/accuracy.py", "json.py", "torch.py", "datasets.py", "evaluate.py", "sklearn.py")
+
+
+def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
+    """As `accelerate launch -m hftune` starts it, in a folder of traps."""
+    for name in NEIGHBOURS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(CODE.format(str(tmp_path / "ran")))
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(30)))
+    root = str(Path(__file__).parent.parent)
+    command = [sys.executable, "-m", "hftune", "baseline", "--data", "rows.csv", "--json"]
+    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in json.loads(done.stdout)["baselines"]["majority"]["dev"]
+    assert not (tmp_path / "ran").exists()

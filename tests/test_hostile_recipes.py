@@ -1,0 +1,120 @@
+"""Recipes, studies and runs that somebody else wrote can ask for trust, but not grant it to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from finished_run import finished_run
+from tiny import csv_folder
+
+from hftune.cli import options
+from hftune.config.load import load_recipe
+from hftune.errors import HftuneError
+from hftune.evaluation import metrics
+
+Hftune = Callable[..., tuple[int, str, str]]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SCRIPT = "from pathlib import Path\nPath({!r}).touch()\n"
+
+ASKING = {
+    "trust_remote_code": ({"model": {"name": "folder", "trust_remote_code": True}}, "--trust-remote-code"),
+    "allow_pickle": ({"model": {"name": "folder", "allow_pickle": True}}, "--allow-pickle"),
+    "a script": ({"task": {"kind": "classify", "metrics": ["./evil.py"]}}, "task.metrics=[./evil.py]"),
+    "a metric of the Hub": ({"task": {"metrics": [f"a/b@{COMMIT}"]}}, f"task.metrics=[a/b@{COMMIT}]"),
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+def test_a_recipe_can_not_trust_on_its_own(here: Path, hftune: Hftune, what: str) -> None:
+    stated, flag = ASKING[what]
+    Path("recipe.yaml").write_text(yaml.safe_dump({"task": {"kind": "classify"}, **stated}))
+    Path("evil.py").write_text(SCRIPT.format(str(here / "ran")))
+    code, _, err = hftune("classify", "--recipe", "recipe.yaml", "--dry-run")
+    assert code == 2 and "no file can decide" in err and flag in err
+    assert not (here / "ran").exists()
+    # Reading is not running: it can be looked at and checked.
+    assert hftune("recipes", "validate", "recipe.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"trust_remote_code": True},
+        {"sets": ["model.trust_remote_code=true"]},
+        {"sets": ["model={name: folder, trust_remote_code: true}"]},
+    ],
+)
+def test_what_was_typed_counts(here: Path, typed: dict[str, object]) -> None:
+    Path("recipe.yaml").write_text("model: {name: folder, trust_remote_code: true}\n")
+    sets = typed.pop("sets", None)
+    assert options.resolve("recipe.yaml", sets, task="classify", **typed).model.trust_remote_code  # type: ignore[arg-type]
+    # Switched off it is off, whatever the file says.
+    assert not options.resolve("recipe.yaml", None, trust_remote_code=False).model.trust_remote_code
+
+
+def test_a_study_can_not_either(here: Path, hftune: Hftune) -> None:
+    csv_folder(here / "rows")
+    for stated in ("set: {model.trust_remote_code: true}", "set: {data.name: rows}"):
+        Path("study.yaml").write_text(
+            f"{stated}\nover: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n"
+        )
+        Path("base.yaml").write_text(
+            "task: {metrics: [./evil.py]}\n" if "rows" in stated else "task: {kind: classify}\n"
+        )
+        code, _, err = hftune("sweep", "study.yaml")
+        assert code == 2 and "no file can decide" in err, err
+        assert not (here / "runs").exists()
+
+
+def test_a_run_that_goes_on_is_asked_again(here: Path, hftune: Hftune) -> None:
+    run = finished_run(here / "run")
+    run.write_recipe(load_recipe(None, {"model.trust_remote_code": True}))
+    code, _, err = hftune("classify", "--output", "run", "--resume")
+    assert code == 2 and "--trust-remote-code" in err
+    code, _, err = hftune("classify", "--output", "run", "--resume", "--trust-remote-code")
+    assert code == 0 and "is complete already" in err, err
+
+
+def test_what_a_run_was_allowed_is_not_what_evaluate_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hftune import inference
+    from hftune.config.model import ModelSection
+    from hftune.outcomes import Request
+    from hftune.tasks import TASKS
+
+    run = finished_run(here / "run")
+    run.write_recipe(load_recipe(None, {"task.kind": "span", "model.trust_remote_code": True}))
+    seen: list[bool] = []
+
+    class Stop(Exception):
+        pass
+
+    def task(recipe: object) -> None:
+        seen.append(recipe.model.trust_remote_code)  # type: ignore[attr-defined]
+        raise Stop
+
+    monkeypatch.setitem(TASKS, "span", task)
+    monkeypatch.setattr(inference, "kind_of", lambda *_: "span")
+    for trust in (False, True):
+        with pytest.raises(Stop):
+            inference.evaluate(Request("run", ModelSection(name="run", trust_remote_code=trust)))
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", ["f1", "someone/metric", "someone/metric@main", f"f1@{COMMIT[:8]}"])
+def test_a_metric_of_the_hub_runs_only_at_a_commit(here: Path, name: str) -> None:
+    with pytest.raises(HftuneError, match="the code that the Hub has for it today is not run") as caught:
+        metrics.load_metric(name)
+    assert "@COMMIT" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["someone/metric", f"someone/metric@{COMMIT}", "frobnicate"])
+def test_a_name_of_the_hub_never_runs_a_file_of_this_folder(here: Path, name: str) -> None:
+    place = here / name.partition("@")[0]
+    place.mkdir(parents=True)
+    (place / f"{place.name}.py").write_text(SCRIPT.format(str(here / "ran")))
+    with pytest.raises(HftuneError, match="of the current folder"):
+        metrics.load_metric(name)
+    assert not (here / "ran").exists()

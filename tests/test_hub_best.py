@@ -1,0 +1,191 @@
+"""Each best checkpoint on the Hub while training goes on: what is there, what is borne, and what does not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hub_client import Client
+from loopback.card import card_data
+from tiny import csv_folder
+
+from hftune.config.load import load_recipe
+from hftune.errors import HftuneError
+from hftune.hub.record import Record, whats_there
+from hftune.runs.directory import RunDir
+
+FILES = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+
+# Every checkpoint is the best so far, and where WAITS training waits for its upload, which meets its planned fault.
+TRAIN = """
+import functools, hashlib, json, os, signal, sys, time
+from pathlib import Path
+from hftune import hub, load_recipe, train
+from hftune.errors import HftuneError
+from hftune.hub import best, publication
+from hftune.training.progress import Silent
+from hftune.training.trainer import HftuneTrainer
+
+class Told(Silent):
+    lines = []
+    def note(self, text): self.lines.append(text)
+    def warn(self, text): self.lines.append(f"WARNING {text}")
+    def advance(self, done, facts):
+        if done == STOP_AT: os.kill(os.getpid(), signal.SIGTERM)
+
+def always(self, metrics, trial):
+    self.state.best_metric, self.state.best_global_step = metrics["eval_loss"], self.state.global_step
+    return True
+
+def patient(self, *args, **kwargs):
+    saved(self, *args, **kwargs)
+    while WAITS and (self.uploads._waiting or self.uploads._now):
+        time.sleep(0.01)
+    self.tell()
+
+HftuneTrainer._determine_best_metric = always
+saved, best.PushEachBest.on_save = best.PushEachBest.on_save, patient
+swift = hub.Patience(attempts=3, first_wait=0.05, silence=SILENCE)
+hub.Publication = functools.partial(publication.Publication, patience=swift)
+settings = {"data.name": "rows", "data.max_length": 16, "model.vocab_size": 300, "task.select_by": "loss",
+            "train.max_steps": 3, "train.eval_steps": 1, "train.batch_size": 8, "train.learning_rate": 1e-3,
+            "train.warmup": 0.0, "train.schedule": "constant", **MORE}
+seen = {}
+try:
+    seen["metrics"] = dict(train(load_recipe(None, settings), "run", listener=Told()).metrics)
+except HftuneError as error:
+    seen["error"] = [error.exit_code, error.message]
+if Path("run/model/model.safetensors").is_file():
+    seen["weights"] = hashlib.sha256(Path("run/model/model.safetensors").read_bytes()).hexdigest()
+seen["told"], seen["left"] = Told.lines, sorted(path.name for path in Path("run").iterdir())
+print(json.dumps(seen))
+"""
+LOAD = """
+import json
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+model = AutoModelForSequenceClassification.from_pretrained(REPO, revision=COMMIT)
+batch = AutoTokenizer.from_pretrained(REPO, revision=COMMIT)(["the food was great"], return_tensors="pt")
+print(json.dumps([model.config.id2label["0" if "0" in model.config.id2label else 0], model(**batch).logits.tolist()]))
+"""
+
+
+def train(
+    client: Client,
+    folder: Path,
+    repo: str | None,
+    *,
+    stop_at: int = -1,
+    waits: bool = True,
+    silence: float = 2.0,
+    **more: Any,
+) -> dict[str, Any]:
+    folder.mkdir()
+    csv_folder(folder / "rows")
+    hub = {} if repo is None else {"hub.push_to": repo, "hub.push_each_best": True}
+    settings = {**hub, **more}
+    start = f"STOP_AT, WAITS, SILENCE, MORE = {stop_at}, {waits}, {silence}, {settings!r}\n"
+    done = client.python(start + TRAIN, token=client.hub.token, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def test_each_best_arrives_whatever_fails_on_the_way(client: Client, tmp_path: Path) -> None:
+    hub, repo = client.hub, "tester/each-best"
+    commit = f"{repo}/commit/main"
+    hub.cut("^/objects/", after=1000, method="PUT")  # the first best: its upload breaks off
+    hub.fail(commit, status=500)  # and its commit fails: tried again,
+    hub.fail(commit, status=403)  # refused, so told and left
+    hub.stall(commit, 5)  # the second: silence for longer than patience, then it is taken
+    seen = train(client, tmp_path / "pushed", repo)
+
+    assert hub.pending_faults() == 0
+    assert "error" not in seen and seen["metrics"]["selection"]["step"] == 3
+    title = "Best checkpoint so far of run: step {}, not finished"
+    titles = [made.title for made in reversed(hub.commits(repo))]
+    assert titles == ["initial commit", *(title.format(step) for step in (2, 3)), "Publish run with hftune"]
+    told = "\n".join(seen["told"])
+    assert told.count("trying again") >= 2
+    assert "WARNING the best checkpoint so far (step 1" in told and "may not write" in told
+    assert "is on the Hub: " in told and "(step 3, dev loss" in told
+    assert seen["told"][-1].endswith("holds the model: loaded from there and checked")
+    assert ".hub" not in seen["left"]
+
+    # What was there in the middle of training loads, and says of itself that it is not the end.
+    middle = hub.commits(repo)[2]
+    assert set(middle.files) == FILES | {".gitattributes"}
+    card = middle.files["README.md"].content.decode()
+    assert "**Not finished.**" in card and "update 2 of 3" in card and f'model="{repo}"' in card
+    assert "unfinished" in card_data(card)["tags"]
+    last = hub.files(repo)["README.md"].decode()
+    assert "Not finished" not in last and "unfinished" not in card_data(last)["tags"]
+    source = f"REPO, COMMIT = {repo!r}, {middle.oid!r}\n"
+    loaded = client.python(source + LOAD)
+    assert loaded.returncode == 0, loaded.stderr
+    assert json.loads(loaded.stdout)[0] == "bad"
+
+    # Training itself is what it would have been without the Hub, bit for bit.
+    plain = train(client, tmp_path / "plain", None)
+    assert plain["weights"] == seen["weights"]
+    assert plain["metrics"]["splits"] == seen["metrics"]["splits"]
+    searched = [path for path in (*tmp_path.rglob("*"), *client.caches.rglob("*")) if path.is_file()]
+    assert [path for path in searched if hub.token.encode() in path.read_bytes()] == []
+
+
+def test_a_run_that_is_stopped_says_what_is_on_the_hub(client: Client, tmp_path: Path) -> None:
+    seen = train(client, tmp_path / "here", "tester/stopped", stop_at=2)
+    code, message = seen["error"]
+    assert code == 128 + 15 and "stopped on request" in message
+    commit = client.hub.commits("tester/stopped")[0]
+    assert f"(commit {commit.oid[:10]}) holds the best checkpoint of step" in seen["told"][-1]
+    assert "its card says that the run is not finished" in seen["told"][-1]
+    assert ".hub" not in seen["left"] and "hub.json" in seen["left"]
+
+
+def test_training_never_waits_for_the_hub(client: Client, tmp_path: Path) -> None:
+    hub, repo = client.hub, "tester/slow"
+    hub.stall(f"{repo}/preupload", 60)  # the first upload hangs for longer than all of training takes
+    seen = train(client, tmp_path / "here", repo, waits=False, silence=60)
+    told = "\n".join(seen["told"])
+    assert "was passed over on the Hub: a newer one is there" in told  # bests came while it hung
+    assert [made.title for made in hub.commits(repo)] == ["Publish run with hftune", "initial commit"]
+
+
+def test_the_last_word_when_the_finished_model_is_not_taken(client: Client, tmp_path: Path) -> None:
+    hub, repo = client.hub, "tester/last"
+    settings = {"train.max_steps": 1}
+    first = train(client, tmp_path / "here", repo, **settings)
+    assert "error" not in first
+    hub.fail(f"{repo}/commit/main", status=502, times=3)
+    (tmp_path / "here" / "run" / "metrics.json").unlink()
+    again = TRAIN.replace('"run", listener', '"run", resume=True, listener')
+    more = {"hub.push_to": repo, **settings}
+    start = f"STOP_AT, WAITS, SILENCE, MORE = -1, True, 2.0, {more!r}\n"
+    done = client.python(start + again, token=hub.token, cwd=tmp_path / "here")
+    code, message = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert code == 1 and "in 3 attempts" in message and "holds the finished model" in message  # of the first sitting
+
+
+def test_what_is_there_is_told_by_place(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    hub = load_recipe(None, {"hub.push_to": "me/it"}).hub
+    assert whats_there(run, hub) == "nothing of this run is at me/it on the Hub"
+    Record("me/it", "main", "c" * 40, "http://hub/me/it", step=7).keep(run)
+    assert "http://hub/me/it (commit cccccccccc) holds the best checkpoint of step 7" in whats_there(run, hub)
+    assert whats_there(run, hub.model_copy(update={"revision": "v2"})).startswith("nothing of this run")
+
+
+def test_it_needs_a_place_and_a_whole_model(tmp_path: Path) -> None:
+    from hftune.hub.publication import Publication
+    from hftune.training.progress import Silent
+
+    with pytest.raises(HftuneError, match=r"push_each_best do nothing without hub\.push_to"):
+        load_recipe(None, {"hub.push_each_best": True})
+    recipe = load_recipe(None, {"hub.push_each_best": True, "hub.push_to": "me/it"})
+    sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharded=True))
+    with pytest.raises(HftuneError, match="shards its weights"):
+        publication = Publication(recipe, RunDir(tmp_path), Silent())
+        publication.follow(sharded, [])
