@@ -114,6 +114,23 @@ def test_push_and_use(client: Client, home: Path) -> None:
     assert hub.token not in done.stdout + done.stderr + told.stdout + told.stderr
 
 
+def test_the_token_of_the_login_goes_nowhere_else(client: Client, home: Path) -> None:
+    """As `hf auth login` leaves it; nothing in the environment, and no second copy on disk."""
+    login = client.caches / "huggingface" / "token"
+    login.parent.mkdir(exist_ok=True)
+    login.write_text(client.hub.token)
+    try:
+        done = client.hftune("push", "run", "tester/logged-in", "--json", cwd=home)
+        assert done.returncode == 0, done.stderr
+        assert token_in_files(client.caches, client.hub.token) == [str(login)]
+    finally:
+        login.unlink()
+    assert token_in_files(home, client.hub.token) == [] and client.hub.token not in done.stdout + done.stderr
+    record = json.loads((home / "run" / "hub.json").read_text())
+    assert (record["repo"], record["step"]) == ("tester/logged-in", None)
+    assert record["commit"] == client.hub.commits("tester/logged-in")[0].oid
+
+
 FAULTS = """
 from safetensors.torch import load_file, save_file
 weights = "run/model/model.safetensors"  # with bytes that the hub has not seen: it would not ask for them

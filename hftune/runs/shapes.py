@@ -127,7 +127,7 @@ class Metrics(Shape):
     baselines: dict[str, dict[str, Baseline]] = ABSENT
     parameters: Parameters = ABSENT
     speed: dict[str, Number | None] = ABSENT
-    collapsed: bool = ABSENT
+    collapsed: bool | str | None = None
     collapse_reason: str | None = None
     verified: bool = ABSENT
     seed: int = ABSENT
