@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hftune import __version__, cli
 from hftune.cli import options, terminal
+from hftune.cli.seeds import seed_list as seeds_of
 from hftune.config.kinds import all_settings, section_class, section_kinds
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
@@ -104,13 +105,13 @@ def test_flags_become_settings() -> None:
     ("text", "seeds"), [(None, ()), ("1,2,3", (1, 2, 3)), ("1-3, 7", (1, 2, 3, 7)), ("0", (0,)), ("4-4", (4,))]
 )
 def test_seed_lists(text: str | None, seeds: tuple[int, ...]) -> None:
-    assert options.seed_list(text) == seeds
+    assert seeds_of(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "one", "3-1", "1-1000000000", "1,1", "-1", "1.5", "1-2,2"])
 def test_bad_seed_lists(text: str) -> None:
     with pytest.raises(HftuneError, match="--seeds expects"):
-        options.seed_list(text)
+        seeds_of(text)
 
 
 def test_usage_errors_exit_2_and_suggest() -> None:

@@ -7,13 +7,10 @@ The help of such a flag is the sentence under the setting's field; a test keeps 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
     from hftune.config import Recipe
@@ -54,8 +51,6 @@ FLAGS: dict[str, str] = {
 
 TRUST = ("trust_remote_code", "allow_pickle")
 """Flags that change nothing about a run but what may be trusted for it; they are asked for anew each time."""
-
-MOST_SEEDS = 100
 
 WHAT = "What is trained"
 _HOW = "How it is trained"
@@ -286,23 +281,3 @@ def resolve(
     resolved = load_recipe(recipe or default, overrides, sets or (), task=task)
     refuse_unasked(resolved, typed_keys([*overrides.items(), *parse_sets(sets or ())[0]]))
     return resolved
-
-
-def seed_list(seeds: str | None) -> tuple[int, ...]:
-    """The seeds of ``--seeds``: ``1,2,3``, ``1-5`` or both; empty where not given."""
-    found: list[int] = []
-    for part in [] if seeds is None else seeds.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
-        if match is None:
-            raise _bad_seeds(f"whole numbers, got {part.strip()!r}")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if not first <= last < first + MOST_SEEDS:
-            raise _bad_seeds(f"a range of 1 to {MOST_SEEDS} seeds, got {part.strip()!r}")
-        found.extend(range(first, last + 1))
-    if len(set(found)) < len(found):
-        raise _bad_seeds(f"each seed once, got {seeds!r}")
-    return tuple(found)
-
-
-def _bad_seeds(expectation: str) -> HftuneError:
-    return HftuneError(f"--seeds expects {expectation}", hint="Write --seeds 1,2,3 or --seeds 1-5.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hftune.cli import options
+from hftune.cli.seeds import seed_list
 from hftune.cli.terminal import note, say, show_json
 from hftune.errors import HftuneError
 
@@ -155,7 +156,7 @@ def _plan(
         values["over"] = {**_mapping(values, "over"), **parse_over(over)}
     if pairs or same:
         values["set"] = {**_mapping(values, "set"), **same, **dict(pairs)}
-    given = {"recipe": recipe, "seeds": options.seed_list(seeds) or None, "test": test, "search": search}
+    given = {"recipe": recipe, "seeds": seed_list(seeds) or None, "test": test, "search": search}
     values |= {key: value for key, value in given.items() if value is not None}
     plan = make_plan(values, study or "the study", lines)
     if study is not None:

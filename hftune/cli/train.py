@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hftune.cli.options import TRUST, overrides_from, resolve, seed_list
+from hftune.cli.options import TRUST, overrides_from, resolve
 from hftune.cli.outcome import print_dry_run, print_group, print_run
+from hftune.cli.seeds import seed_list
 from hftune.cli.terminal import show_json
 from hftune.errors import HftuneError
 
