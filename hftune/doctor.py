@@ -15,7 +15,8 @@ import psutil
 import torch
 from huggingface_hub import constants, get_token
 
-from hftune.assets import embedded_data_dir, recipes_dir
+from hftune.assets import embedded_data_dir
+from hftune.config.shipped import catalogue, shipped_studies
 from hftune.runs.environment import LIBRARIES, cpu_model
 from hftune.tasks.cache import GIGABYTE, cache_limit, cache_root, contents
 
@@ -57,8 +58,8 @@ def _libraries() -> Finding:
 def _device() -> Finding:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        hint = "use them all: accelerate launch --multi_gpu -m hftune …" if len(names) > 1 else ""
-        return Finding("device", "ok", ", ".join(names), hint)
+        every = f"use them all: accelerate launch --multi_gpu --num_processes {len(names)} -m hftune …"
+        return Finding("device", "ok", ", ".join(names), every if len(names) > 1 else "")
     if torch.backends.mps.is_available():
         return Finding("device", "ok", "Apple GPU (MPS)")
     return Finding("device", "ok", f"CPU only: {cpu_model()}, {torch.get_num_threads()} threads")
@@ -94,11 +95,11 @@ def _compiler() -> Finding:
 
 
 def _assets() -> Finding:
-    recipes = len(list(recipes_dir().rglob("*.yaml")))
+    recipes = len(catalogue()) + len(shipped_studies())
     datasets = len([entry for entry in embedded_data_dir().iterdir() if entry.is_dir()])
     if not recipes or not datasets:
         return Finding("embedded files", "bad", "missing", "install hftune again: pip install --force-reinstall hftune")
-    return Finding("embedded files", "ok", f"{recipes} recipes, {datasets} folders of data")
+    return Finding("embedded files", "ok", f"{recipes} recipes and studies, {datasets} folders of data")
 
 
 def _hub() -> Finding:

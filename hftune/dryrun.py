@@ -14,8 +14,10 @@ from typing import Any
 
 from hftune import hub
 from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError
 from hftune.pipeline import Job, assemble
 from hftune.runs.directory import RunDir, in_use
+from hftune.training.launch import world_size
 from hftune.training.memory import peak_memory
 from hftune.training.progress import Listener, Silent
 
@@ -51,6 +53,11 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
     Raises:
         HftuneError: Whatever a real run would have raised before training.
     """
+    if world_size() > 1:
+        raise HftuneError(
+            f"--dry-run tries one process out, but a launcher has started {world_size()}",
+            hint="leave the launcher out; hftune doctor --launch says what a launch would do",
+        )
     if output is not None and in_use(output):
         RunDir.create(output)  # says what is in the way
     if recipe.hub.push_to:

@@ -15,7 +15,7 @@ from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full
 from hftune.runs.directory import RunDir, is_run
-from hftune.training.launch import is_main_process, wait_for_everyone
+from hftune.training.launch import contact_is_lost, is_main_process, wait_for_everyone
 from hftune.training.memory import out_of_memory
 from hftune.training.stopping import ending_at_once
 
@@ -27,8 +27,14 @@ MAY_CHANGE: Any = {"hub": True, "train": {"keep_checkpoints"}}
 def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
     """The run directory, held by this process alone; gone again when nothing was worth keeping."""
     if not is_main_process():
-        wait_for_everyone()  # until the main process has made it
-        yield RunDir(path)
+        with _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
+            wait_for_everyone()  # until the main process has made it
+            if not path.is_dir():
+                raise HftuneError(
+                    f"the main process has made the run directory {path}, but this process does not see it",
+                    hint="name an --output on a file system that all machines share",
+                )
+            yield RunDir(path)
         return
     if resume and is_run(path):
         run = RunDir.open(path)
@@ -36,27 +42,39 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
     else:
         run = RunDir.create(path)
     try:
-        with run.locked(), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
+        with run.locked(), _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
             wait_for_everyone()
             yield run
+    finally:
+        run.discard_if_not_begun()
+
+
+@contextmanager
+def _says_how_to_go_on(path: Path) -> Iterator[None]:
+    """Explain an end that leaves a run to go on with; every process of a launch says the same."""
+    try:
+        yield
     except Interrupted as stop:
-        stop.hint = f"go on with --output {run.path} --resume"
+        stop.hint = f"go on with --output {path} --resume"
         raise
     except KeyboardInterrupt as stop:
         raise Interrupted(
-            f"stopped; what was saved in {run.path} is kept",
-            hint=f"go on with --output {run.path} --resume",
+            f"stopped; what was saved in {path} is kept",
+            hint=f"go on with --output {path} --resume",
             signal_number=signal.SIGINT,
         ) from stop
     except Exception as error:
+        if contact_is_lost(error):
+            raise RunFailed(
+                "another process of this launch has ended, and this one can't go on alone",
+                hint="its own message says why; on another machine, look into the log there",
+            ) from error
         if not disk_is_full(error):
             raise
         raise RunFailed(
-            f"the disk is full: {run.path} could not be finished; its checkpoints are intact",
-            hint=f"free some space, then go on with --output {run.path} --resume",
+            f"the disk is full: {path} could not be finished; its checkpoints are intact",
+            hint=f"free some space, then go on with --output {path} --resume",
         ) from error
-    finally:
-        run.discard_if_not_begun()
 
 
 def _what_to_lower(recipe: Recipe) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from hftune.runs.report import write_report
 from hftune.tasks import TASKS
 from hftune.tasks.features import precompute
 from hftune.tasks.task import DataFacts, Evaluation, Task
-from hftune.training.launch import agreed, is_main_process, seed_everything
+from hftune.training.launch import agreed, is_main_process, join, seed_everything
 from hftune.training.memory import forget_peak
 from hftune.training.progress import Listener, Silent
 from hftune.verify import verify
@@ -77,7 +77,8 @@ def train(
         HftuneError: The request can't be carried out; nothing was trained and nothing is left behind.
         RunFailed: Training or verification went wrong; checkpoints are kept.
     """
-    listener = listener or Silent()
+    join(recipe.train.device)
+    listener = listener if listener and is_main_process() else Silent()
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and RunDir.open(path).complete:
         listener.note(f"{path} is complete already")
@@ -92,7 +93,7 @@ def train(
     with opened(path, recipe, resume) as run, hub.Publication(recipe, run, listener) as publication:
         job = assemble(recipe, run, listener)
         if is_main_process():
-            run.begin(recipe, describe_environment())
+            run.begin(recipe, {**describe_environment(), "launch": job.trainer.launched.as_dict()})
             listener.note(f"run directory: {path}")
 
         probe = job.task.probe(job.data)
@@ -102,9 +103,9 @@ def train(
         fitted = training.fit(job.trainer, resume=resume)
 
         listener.stage("saving")
-        expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
         if not is_main_process():
             return RunResult(run, {})
+        expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
         job.task.save(job.applied.finish(job.applied.model), job.tokenizer, job.data, run.model)
 
         listener.stage("scoring")
@@ -141,7 +142,8 @@ def train_seeds(
     listener: Listener | None = None,
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs."""
-    listener = listener or Silent()
+    join(recipe.train.device)
+    listener = listener if listener and is_main_process() else Silent()
     if recipe.hub.push_to:
         raise HftuneError(
             f"several seeds can't be pushed to one repository ({recipe.hub.push_to})",
@@ -211,14 +213,10 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
             "parameters": applied.parameters.as_dict(),
         },
     )
-    if trainer.sharded:
-        raise HftuneError(
-            "this launch shards the weights (FSDP or DeepSpeed), which hftune can't save and verify yet",
-            hint="launch with distributed_type MULTI_GPU: accelerate launch --multi_gpu --num_processes N -m hftune …",
-        )
     # What is scored at the end goes by the size that was found to fit.
     train = recipe.train.model_copy(update={"eval_batch_size": trainer.args.per_device_eval_batch_size})
     task = task if train == recipe.train else TASKS[recipe.task.kind](recipe.model_copy(update={"train": train}))
+    listener.note(trainer.launched.in_words())
     known = {"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()}
     return Job(task, data, facts, tokenizer, inputs, applied, trainer, round(ahead_seconds, 3), known)
 

@@ -1,4 +1,4 @@
-"""A tiny joint training that tests and ``joint_ranks.py`` share: labelled and unlabelled rows of made-up tokens."""
+"""A tiny joint training that the tests share: labelled and unlabelled rows of made-up tokens."""
 
 from __future__ import annotations
 

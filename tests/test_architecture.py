@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
         "lab",
         "dryrun",
         "doctor",
+        "launch_check",
         "quiet",
         "opening",
     },

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from joint_case import UNLABELLED, examples, joint_bert, joint_case
-from safetensors.torch import load_file
 from training_case import CrashAt, KilledError, same
 
 from hftune.training import fit
 from hftune.training.companion import Beside, Companion, PairedBatches, Repeated
 from hftune.training.sampler import RankBatches
 
-HERE = Path(__file__).parent
 COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items", "weight")
 
 
@@ -114,30 +106,3 @@ def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
         assert row["loss"] == pytest.approx(row["classification_loss"] + 0.25 * row["mlm_loss"], rel=1e-5)
     dev = [row for row in case.history if "split" in row][-1]
     assert "mlm_loss" not in dev and dev["loss"] < 3
-
-
-def test_two_processes_equal_one(tmp_path: Path) -> None:
-    """41 rows: the last update has 9 of 16 rows, and its last pass one row for two processes."""
-    one = {**SETTINGS, "epochs": 2, "log_steps": 1, "eval_steps": 3}
-    alone = joint_case(tmp_path / "one", one, rows=41, mlm_batch_size=6, weight=lambda done: 0.5)
-    fit(alone.trainer(joint_bert(0.0)))
-    folder = tmp_path / "two"
-    folder.mkdir()
-    two = {**one, "batch_size": 4, "rows": 41, "mlm_batch_size": 3}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    script = [str(HERE / "joint_ranks.py"), str(folder), json.dumps(two)]
-    paths = os.pathsep.join([str(HERE.parent), str(HERE)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command + script, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads((folder / "outcome.json").read_text()) == {"steps": 6, "world": 2}
-    together = joint_case(folder, one, rows=41, mlm_batch_size=6, weight=linear)
-    for left, right in zip(alone.history, together.history, strict=True):
-        for key in ("loss", "grad_norm", "classification_loss", "mlm_loss"):
-            if key in left and "split" not in left:
-                assert right[key] == pytest.approx(left[key], rel=2e-3), (key, left["step"])
-    left, right = (load_file(case.checkpoints / "checkpoint-6/trainable.safetensors") for case in (alone, together))
-    assert "cls.predictions.bias" in left
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=1e-2, atol=2e-3)
-    assert np.isfinite(alone.history[-1]["loss"])

@@ -19,7 +19,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from hftune import __version__
-from hftune.errors import HftuneError
+from hftune.cli.processes import first_to_fail, is_first, refuse_several
+from hftune.errors import HftuneError, RunFailed
 
 
 class Entry(NamedTuple):
@@ -82,7 +83,7 @@ COMMANDS: dict[str, Entry] = {
     "data": Entry("hftune.cli.data:app", "List, look at, check and make datasets", PREPARE),
     "tokenizer": Entry("hftune.cli.tokenizer:app", "Learn a tokenizer from text, and look at one", PREPARE),
     "doctor": Entry(
-        "hftune.cli.doctor:doctor", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE
+        "hftune.cli.doctor:app", "Check versions, devices, disk, compiler, Hub and the embedded files", PREPARE
     ),
 }
 
@@ -106,6 +107,8 @@ class CommandTable(TyperGroup):
         """The command itself in place of its line in the table."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
+            if COMMANDS[name].panel != TRAIN:
+                refuse_several(name)
             command = load_command(name)
         return name, command, rest
 
@@ -146,15 +149,17 @@ def _report(error: BaseException, *, debug: bool) -> int:
 
     if debug:
         terminal.show_traceback(error)
+    speaks = first_to_fail()
     if isinstance(error, KeyboardInterrupt):
-        terminal.note("Stopped.")
+        if speaks:
+            terminal.note("Stopped.")
         return 128 + signal.SIGINT
-    if isinstance(error, HftuneError):
+    if not isinstance(error, HftuneError):
+        again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
+        error = RunFailed(f"unexpected {type(error).__name__}: {str(error)[:LONGEST]}", hint=again)
+    if speaks:
         terminal.show_error(error)
-        return error.exit_code
-    again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
-    terminal.show_error(HftuneError(f"unexpected {type(error).__name__}: {str(error)[:LONGEST]}", hint=again))
-    return 1
+    return error.exit_code
 
 
 def _drop_output() -> int:
@@ -186,7 +191,7 @@ def hftune(
     """Fine-tune small encoders under any tuning method, and believe the results."""
     from hftune.cli import terminal
 
-    terminal.set_up_logging(debug)
+    terminal.set_up_logging(debug, quiet=not is_first())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,11 +1,14 @@
-"""``hftune doctor``: what this machine has, and what would stand in the way of a run.
+"""``hftune doctor``: what this machine has, what would stand in the way of a run, and what a launch would do.
 
 hftune doctor
+hftune doctor --launch --config_file accelerate_config.yaml --recipe classify/reviews
+hftune doctor --launch --multi_gpu --num_processes 4 --recipe pretrain/wikitext-2
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,29 +16,80 @@ from rich.text import Text
 
 from hftune.cli import options
 from hftune.cli.terminal import out, show_json, visible
+from hftune.errors import HftuneError
 
 STYLES = {"ok": "green", "note": "yellow", "bad": "bold red"}
 
+app = typer.Typer(add_completion=False)
 
-def doctor(as_json: options.Json = False) -> None:
-    """Check versions, devices, disk, compiler, Hub and the embedded files; exit 1 when something is bad."""
+AsLaunch = Annotated[
+    bool,
+    typer.Option(
+        "--launch",
+        help="Say what accelerate launch would do with the flags that follow (--config_file, --num_processes …).",
+    ),
+]
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": ["-h", "--help"],
+    }
+)
+def doctor(
+    context: typer.Context,
+    launch: AsLaunch = False,
+    recipe: options.RecipeName = None,
+    sets: options.Set = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check versions, devices, disk, compiler, Hub and the embedded files; exit 1 when something is bad.
+
+    With --launch, check a launch in their place: world size, devices, precision, sharding, rows of an update.
+    """
+    if not launch:
+        _refuse_without_launch(context.args, recipe, sets)
     from hftune.doctor import examine
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    findings = examine()
-    if as_json:
-        show_json({"checks": [_as_dict(finding) for finding in findings]})
+    told: dict[str, Any] = {}
+    if launch:
+        from hftune.launch_check import examine_launch
+
+        what = options.resolve(recipe, sets) if recipe or sets else None
+        copied = context.args[:2] == ["accelerate", "launch"]
+        plan, findings = examine_launch(context.args[2:] if copied else context.args, what)
+        told = {"launch": plan.as_dict()}
     else:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for finding in findings:
-            found = Text(visible(finding.found))
-            if finding.hint:
-                found.append(f"\n→ {visible(finding.hint)}", style="dim")
-            table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.what, found)
-        out().print(table)
+        findings = examine()
+    if as_json:
+        show_json({**told, "checks": [_as_dict(finding) for finding in findings]})
+    else:
+        out().print(_table(findings))
     if any(finding.state == "bad" for finding in findings):
         raise typer.Exit(1)
+
+
+def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequence[str] | None) -> None:
+    stray = [*rest, *(["--recipe"] if recipe else []), *(["--set"] if sets else [])]
+    if stray:
+        raise HftuneError(
+            f"{stray[0]} says something about a launch, but --launch was not given",
+            hint="hftune doctor --launch --config_file accelerate_config.yaml --recipe NAME",
+        )
+
+
+def _table(findings: Sequence[Any]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        found = Text(visible(finding.found))
+        if finding.hint:
+            found.append(f"\n→ {visible(finding.hint)}", style="dim")
+        table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.what, found)
+    return table
 
 
 def _as_dict(finding: Any) -> dict[str, str]:

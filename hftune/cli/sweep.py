@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hftune.cli import options
+from hftune.cli.processes import refuse_several
 from hftune.cli.seeds import seed_list
 from hftune.cli.terminal import note, say, show_json
 from hftune.errors import HftuneError
@@ -82,6 +83,7 @@ def sweep(
 
     Start the same command again to go on with a study that was stopped: only what is not complete is trained.
     """
+    refuse_several("sweep")  # boolq --method all comes this way too
     if slurm and launcher != "slurm":
         raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
     same = options.overrides_from(model=model, data=data)

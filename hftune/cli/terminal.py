@@ -106,9 +106,14 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-def set_up_logging(debug: bool) -> None:
-    """Show what the library logs: notes and warnings, or with ``--debug`` everything."""
+def set_up_logging(debug: bool, *, quiet: bool = False) -> None:
+    """Show what the library logs: notes and warnings, or with ``--debug`` everything.
+
+    Args:
+        debug: Everything.
+        quiet: Only errors: another process of the same launch tells the rest.
+    """
     library = logging.getLogger("hftune")
     library.handlers = [_TerminalHandler()]
-    library.setLevel(logging.DEBUG if debug else logging.INFO)
+    library.setLevel(logging.DEBUG if debug else logging.ERROR if quiet else logging.INFO)
     library.propagate = False

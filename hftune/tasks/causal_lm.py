@@ -35,6 +35,7 @@ from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.packing import Blocks, Packed, pack
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
+from hftune.training.launch import main_first
 from hftune.training.progress import Listener, counting
 
 logger = logging.getLogger(__name__)
@@ -93,14 +94,15 @@ class CausalLanguageModel:
         """Pack train and dev; what was packed before comes from the cache."""
         block = self._block(tokenizer)
         self._check_prompts(data, tokenizer)
-        packed = self._packed(data, tokenizer, "train")
+        with main_first():
+            packed, packed_dev = (self._packed(data, tokenizer, split) for split in ("train", "dev"))
         train = Blocks(packed.tokens, block)
         if not len(train):
             raise HftuneError(
                 f"the training text has {len(packed.tokens):,} tokens, fewer than one block of {block}",
                 hint=f"set task.block_size to {max(4, len(packed.tokens) // 2)} or less, or give more text",
             )
-        dev = Blocks(self._packed(data, tokenizer, "dev").tokens, block, self.section.stride, rest=True)
+        dev = Blocks(packed_dev.tokens, block, self.section.stride, rest=True)
         facts, predicted, starts = data.facts["dev"], dev.predicted, _starts_often(data)
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:

@@ -27,7 +27,7 @@ from hftune.errors import HftuneError
 from hftune.methods.applied import Applied, Precomputed
 from hftune.tasks.cache import cache_folder, make_room, use
 from hftune.training.inputs import TrainingInputs
-from hftune.training.launch import is_main_process, wait_for_everyone
+from hftune.training.launch import main_first
 from hftune.training.progress import Listener
 from hftune.training.weights import frozen_fingerprint
 
@@ -126,16 +126,13 @@ def _kept(batches: _Batches, parts: Precomputed, frozen: str, listener: Listener
     """Features from disk, or made and put there; of several processes the main one goes first."""
     name = hashlib.sha256(f"{frozen} {batches.fingerprint()}".encode()).hexdigest()
     path = cache_folder("features") / f"{name}.safetensors"
-    if not is_main_process():
-        wait_for_everyone()
-    features = _read(path, len(batches.lengths))
-    if features is None:
-        features = _encode(batches, parts, listener, what)
-        _write(path, features)
-    else:
-        listener.note(f"{what}: found in {path.parent}")
-    if is_main_process():
-        wait_for_everyone()
+    with main_first():
+        features = _read(path, len(batches.lengths))
+        if features is None:
+            features = _encode(batches, parts, listener, what)
+            _write(path, features)
+        else:
+            listener.note(f"{what}: found in {path.parent}")
     return features
 
 

@@ -5,6 +5,7 @@ Called by ``hftune.training.assembly``. Nothing is ever pushed through Trainer, 
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hftune.errors import HftuneError
 from hftune.suggest import did_you_mean
 from hftune.training.extra import checked_extra
 from hftune.training.formats import has_fast_bf16
+from hftune.training.launch import on_cpu
 
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "muon": "adamw_torch_fused"}
 """Trainer's names. Muon is made by ``hftune.training.muon``, and what Trainer reads here does not come to pass."""
@@ -53,11 +55,14 @@ def make_arguments(
         HftuneError: The device lacks what was asked for, or ``train.extra`` is not right.
     """
     assert section.learning_rate is not None and section.epochs is not None, "a recipe states both as numbers"
-    cpu = section.device == "cpu" or not torch.accelerator.is_available()
+    cpu = on_cpu(section.device)
     notes: list[str] = []
+    _refuse_compiling_unasked(section)
+    chosen = number_format(section.precision, cpu=cpu, launcher=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
     fields = {
         **_rhythm(section),
-        **_precision(section.precision, cpu=cpu),
+        "bf16": chosen == "bf16",
+        "fp16": chosen == "fp16",
         "output_dir": str(checkpoints),
         "num_train_epochs": section.epochs,
         "max_steps": section.max_steps or -1,
@@ -130,10 +135,36 @@ def _rhythm(section: TrainSection) -> dict[str, Any]:
     }
 
 
-def _precision(precision: str, *, cpu: bool) -> dict[str, bool]:
-    """bf16 and fp16 as Trainer names them, or the error that the device has no such arithmetic."""
+def _refuse_compiling_unasked(section: TrainSection) -> None:
+    """The launch config can turn torch.compile on behind the recipe's back."""
+    backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    if backend != "no" and not section.compile:
+        raise HftuneError(
+            f"the launch config compiles the model (dynamo_backend {backend}), but train.compile is off",
+            hint="leave dynamo_config out of the launch config, or set train.compile=true",
+        )
+
+
+def number_format(precision: str, *, cpu: bool, launcher: str = "no") -> str:
+    """fp32, bf16 or fp16: the number format of the forward pass.
+
+    Args:
+        precision: The recipe's ``train.precision``.
+        cpu: Whether training runs on the processor.
+        launcher: The launch config's mixed_precision, which Trainer would take in silence; auto follows it.
+
+    Raises:
+        HftuneError: The device has no such arithmetic, or the launch config says something else.
+    """
+    if launcher != "no" and launcher != precision:
+        if precision != "auto" or launcher not in ("bf16", "fp16"):
+            raise HftuneError(
+                f"the launch config says mixed_precision {launcher}, but train.precision is {precision!r}",
+                hint='write mixed_precision: "no" in the launch config, so that train.precision decides',
+            )
+        precision = launcher
     if precision == "auto":
-        precision = "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
+        return "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
     lacking = None
     if precision == "bf16" and cpu:
         native = has_fast_bf16(torch.device("cpu"))
@@ -147,7 +178,7 @@ def _precision(precision: str, *, cpu: bool) -> dict[str, bool]:
             f"train.precision is {precision!r}, but {lacking}",
             hint="use train.precision=auto, which takes the fastest format that the device has",
         )
-    return {"bf16": precision == "bf16", "fp16": precision == "fp16"}
+    return precision
 
 
 def _can_compile(cpu: bool, notes: list[str]) -> bool:

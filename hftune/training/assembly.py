@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,13 @@ from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
 from hftune.training.decay import adamw_for
 from hftune.training.inputs import TrainingInputs
-from hftune.training.launch import threads_for
+from hftune.training.launch import agreed, share_cores
 from hftune.training.matrices import block_matrices
 from hftune.training.muon import muon_for
 from hftune.training.progress import Listener, Silent
 from hftune.training.sampler import RankBatches
 from hftune.training.samples import Samples
+from hftune.training.sharded import checkpoint_kind, refuse_what_breaks, refuse_whole_copies
 from hftune.training.trainer import HftuneTrainer
 
 
@@ -59,6 +59,7 @@ def build(
         HftuneError: A setting that this machine or the installed transformers can't honour.
     """
     _quiet_libraries()
+    refuse_what_breaks(section)
     if not inputs.train_lengths:
         raise HftuneError("there are no training rows", hint="check the data with `hftune data check`")
     make = functools.partial(
@@ -101,8 +102,9 @@ def _made(
         keep_columns=inputs.keep_columns,
     )
     listener = listener if arguments.process_index == 0 else Silent()
+    refuse_whole_copies(arguments)
     if arguments.device.type == "cpu":
-        _use_all_cores(arguments.world_size)
+        share_cores()
         if section.fast_dropout and not arguments.torch_compile:
             dropout.install(model)
     clock = Clock()
@@ -123,7 +125,7 @@ def _made(
     trainer.add_callback(trainer.history)
     trainer.add_callback(Progress(listener, inputs.select_by))
     if inputs.samples is not None:
-        trainer.add_callback(Samples(inputs.samples, history, clock))
+        trainer.add_callback(Samples(inputs.samples, history, clock, together=trainer.sharding is not None))
     return trainer, notes
 
 
@@ -168,6 +170,7 @@ def _checkpoints(
         "batch_size": section.batch_size,
         "accumulation": section.accumulation,
         "processes": arguments.world_size,
+        "sharding": checkpoint_kind(),
         "seed": section.seed,
         "rows": rows,
         "precision": "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32",
@@ -175,13 +178,20 @@ def _checkpoints(
         # Found and not stated, so that a resumed run must find it here.
         **({"eval_batch_size": section.eval_batch_size} if section.auto_batch else {}),
     }
-    return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, {**settings, **must_match})
+    settings = {**settings, **must_match}
+    _refuse_other_machines_data(settings, agreed(settings))
+    return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, settings)
 
 
-def _use_all_cores(processes: int) -> None:
-    """Share the cores out among the processes; OMP_NUM_THREADS is the user's word and stays."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads_for(processes))
+def _refuse_other_machines_data(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Processes on several machines may find other files under the same name."""
+    other = sorted(name for name in theirs if mine.get(name) != theirs[name])
+    if other:
+        raise HftuneError(
+            f"this process finds other {', '.join(other)} than the main process: {mine[other[0]]} in place of "
+            f"{theirs[other[0]]}",
+            hint="give every machine the same data, model and cache, or a folder that they share",
+        )
 
 
 def _quiet_libraries() -> None:

@@ -78,7 +78,7 @@ def sizes_that_fit(trainer: HftuneTrainer, inputs: TrainingInputs, section: Trai
         RunFailed: Not even the smallest batch fits.
     """
     wanted = Sizes.of(section)
-    if trainer.sharded:
+    if trainer.sharding:
         raise HftuneError(
             "train.auto_batch can't tell what fits where the weights are sharded (FSDP, DeepSpeed)",
             hint="leave it out, and lower train.batch_size by hand",

@@ -79,6 +79,12 @@ OURS = {
     "do_eval": "what is done is what the command says",
     "do_predict": "what is done is what the command says",
     "local_rank": "the launcher sets it",
+    "fsdp": "the launcher shards: accelerate launch --config_file recipes/accelerate/fsdp.yaml -m hftune …",
+    "fsdp_config": "the launcher shards: accelerate launch --config_file recipes/accelerate/fsdp.yaml -m hftune …",
+    "deepspeed": "the launcher shards: accelerate launch --config_file recipes/accelerate/deepspeed-zero2.yaml …",
+    "parallelism_config": "hftune trains with whole copies, FSDP or DeepSpeed; the launcher says which",
+    "ddp_backend": "the device decides: nccl on GPUs, gloo on CPUs",
+    "ddp_timeout": "processes wait half an hour for each other in training, and as long as it takes elsewhere",
 }
 
 

@@ -80,6 +80,7 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
         trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
         trainer.history.rewind(step_of(checkpoint) if checkpoint else 0)
     trainer.accelerator.wait_for_everyone()
+    trainer.take_apart()
     trainer.add_callback(_AtStart(trainer, checkpoint))
     # Each process drops out other units; a checkpoint brings its own random state.
     set_seed(trainer.args.seed + trainer.args.process_index)
@@ -100,6 +101,7 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
             hint="go on with --resume",
             signal_number=trainer.stop.signal_number,
         )
+    trainer.put_together()
     return _fitted(trainer)
 
 
@@ -120,7 +122,7 @@ def _unwrap(trainer: HftuneTrainer) -> None:
     One that outlives the process group takes the group down with it while it holds Python's lock, and torch's gloo
     threads may be waiting for that lock: the process would hang at its very end.
     """
-    if trainer.args.world_size == 1 or trainer.sharded:
+    if trainer.args.world_size == 1:
         return
     trainer.model_wrapped = trainer.model
     trainer.accelerator.free_memory()

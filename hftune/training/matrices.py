@@ -45,7 +45,7 @@ def block_matrices(model: nn.Module) -> list[Matrix]:
     """
     moving = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     found: dict[int, Matrix] = {}
-    for prefix, block in _blocks(model):
+    for prefix, block in blocks(model):
         for name, module in block.named_modules(prefix=prefix):
             weight, axis = _map(module)
             if weight is not None and id(weight) in moving and id(weight) not in found:
@@ -58,7 +58,8 @@ def block_matrices(model: nn.Module) -> list[Matrix]:
     return list(found.values())
 
 
-def _blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The transformer blocks, by name; what Muon looks into and FSDP gathers one at a time."""
     return [
         (f"{name}.{index}" if name else index, block)
         for name, module in model.named_modules()

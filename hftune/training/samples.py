@@ -20,9 +20,17 @@ Write = Callable[[Any], list[dict[str, Any]]]
 class Samples(TrainerCallback):  # type: ignore[misc]
     """Lets the model write after each evaluation; the time it takes is not training's."""
 
-    def __init__(self, write: Write, path: Path, clock: Clock) -> None:
-        """path: history.jsonl of the run."""
+    def __init__(self, write: Write, path: Path, clock: Clock, *, together: bool) -> None:
+        """Keep where samples go.
+
+        Args:
+            write: Lets the model write.
+            path: history.jsonl of the run.
+            clock: Training's.
+            together: Whether the model lies in shards, so that all processes must run it for one to read.
+        """
         self.write = write
+        self.together = together
         self.path = path
         self.clock = clock
 
@@ -30,10 +38,12 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
         """Trainer has evaluated, and its scores are written."""
-        if not state.is_world_process_zero:
+        if not (state.is_world_process_zero or self.together):
             return
         before = self.clock.seconds
         row = {"step": state.global_step, "epoch": round(state.epoch, 6), "split": SAMPLES, SAMPLES: self.write(model)}
+        if not state.is_world_process_zero:
+            return
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json_text(row) + "\n")
         self.clock.aside += self.clock.seconds - before

@@ -6,6 +6,7 @@ and after, where there is no step to wait for, ``hftune.opening`` ends the run w
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +33,8 @@ class StopRequest:
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         # Only a second Ctrl-C is a person who will not wait. Slurm sends SIGUSR1 and then SIGTERM to a run that is
-        # still saving, and it must be let finish.
-        if number == self.signal_number == signal.SIGINT:
+        # still saving, and it must be let finish; torchrun passes on the Ctrl-C that its processes have got already.
+        if number == self.signal_number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise Interrupted(
                 "stopped at once; what had been done since the last checkpoint is lost",
                 hint="go on from the last checkpoint with --resume",

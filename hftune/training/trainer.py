@@ -20,22 +20,22 @@ from transformers.trainer_utils import unwrap_peft_model
 
 from hftune.errors import HftuneError, Interrupted
 from hftune.files import read_json, write_json
-from hftune.training import weights
 from hftune.training.callbacks import Clock, History
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.finite import Watch
 from hftune.training.inputs import TrainingInputs
+from hftune.training.launch import Launched, local_world_size
 from hftune.training.memory import LOWER_EVALUATION, out_of_memory
-from hftune.training.parts import PartsTrainer
 from hftune.training.progress import Listener
 from hftune.training.sampler import RankBatches
+from hftune.training.sharded import ShardedTrainer
 from hftune.training.stopping import StopRequest
 
 PROGRESS = "progress.json"
 """What Trainer's own state leaves out: the loss since the last log row, the time spent, whether training is over."""
 
 
-class HftuneTrainer(PartsTrainer):
+class HftuneTrainer(ShardedTrainer):
     """One run's trainer; ``hftune.training.fitting.fit`` drives it."""
 
     def __init__(
@@ -85,6 +85,18 @@ class HftuneTrainer(PartsTrainer):
             preprocess_logits_for_metrics=inputs.preprocess_logits,
             callbacks=callbacks,
             optimizer_cls_and_kwargs=optimizer,
+        )
+
+    @property
+    def launched(self) -> Launched:
+        """How many processes train, on what, and how many rows an update has."""
+        world = self.args.world_size
+        return Launched(
+            processes=world,
+            machines=max(1, world // local_world_size()),
+            device=self.args.device.type,
+            sharding=self.sharding,
+            update_rows=self.batches.update_rows,
         )
 
     # ---- training batches ----
@@ -228,11 +240,6 @@ class HftuneTrainer(PartsTrainer):
 
     # ---- checkpoints ----
 
-    @property
-    def sharded(self) -> bool:
-        """Whether each process holds only a part of the weights."""
-        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
-
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.checkpoints.staging)
 
@@ -273,26 +280,6 @@ class HftuneTrainer(PartsTrainer):
             "finished": self.control.should_training_stop,
         }
         write_json(self.checkpoints.staging / self.checkpoints.at(self.state.global_step).name / PROGRESS, progress)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """A checkpoint holds the weights that move; the artefact is written elsewhere, by the task."""
-        if not _internal_call or self.sharded:
-            super().save_model(output_dir, _internal_call)
-        elif self.args.should_save:
-            assert output_dir is not None, "checkpoints have a place"
-            weights.save(self.model, Path(output_dir))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.sharded:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            weights.load(self.model, Path(resume_from_checkpoint))
-
-    def _load_best_model(self) -> None:
-        if self.sharded:
-            super()._load_best_model()
-        else:
-            weights.load(self.model, Path(self.state.best_model_checkpoint))
 
 
 def _unlabelled(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""Several hftune commands, one by one, in the processes of one launch: importing takes longer than any of them.
+
+Run by the launch tests as ``accelerate launch … launched.py FOLDER``; ``FOLDER/jobs.json`` lists the commands, and the
+main process leaves the exit code of each in ``FOLDER/codes.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+RANK = int(os.environ["RANK"])
+
+
+def main() -> None:
+    from hftune.verify import standing
+
+    folder = Path(sys.argv[1])
+    jobs, codes = json.loads((folder / "jobs.json").read_text()), []
+    os.chdir(folder)
+    with standing() if RANK == 0 else contextlib.nullcontext():
+        for number, job in enumerate(jobs):
+            interfere(job)
+            # Each job is the first to fail in a place of its own.
+            mine = folder / "errors" / str(number) / str(RANK)
+            mine.mkdir(parents=True)
+            os.environ["TORCHELASTIC_ERROR_FILE"] = str(mine / "error.json")
+            codes.append(run(job["arguments"]))
+            if RANK == 0:
+                (folder / "codes.json").write_text(json.dumps(codes))
+    sys.exit(codes[-1])
+
+
+def run(arguments: list[str]) -> int:
+    from hftune import cli
+
+    try:
+        cli.main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def interfere(job: dict[str, Any]) -> None:
+    """Let process 1 get a signal, or fail, in the middle of an update."""
+    from training_case import SignalAt
+    from transformers import TrainerCallback
+
+    from hftune import training
+
+    class Fails(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == job["fails"]:
+                raise ValueError("process 1 has had enough")
+
+    def fit(trainer: Any, resume: Any = False) -> Any:
+        if RANK == 1 and "stops" in job:
+            trainer.add_callback(SignalAt(job["stops"], signal.SIGUSR1))
+        if RANK == 1 and "fails" in job:
+            trainer.add_callback(Fails())
+        return training.fitting.fit(trainer, resume)
+
+    training.fit = fit
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""What a launch would do, read from its command: by ``hftune doctor --launch``, and by a run that is alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from launches import CONFIG, ROOT
+
+from hftune.cli.processes import first_to_fail, refuse_several
+from hftune.config import catalogue, load_recipe
+from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError
+from hftune.launch_check import examine_launch
+from hftune.training import launcher
+from hftune.training.arguments import number_format
+from hftune.training.launch import contact_is_lost, local_world_size, world_size
+from hftune.training.launcher import ONE, TORCHRUN, read_launch, refuse_fewer_than_asked, threads_are_chosen
+
+Run = Callable[..., tuple[int, str, str]]
+SHIPPED = sorted((ROOT / "recipes/accelerate").glob("*.yaml"))
+GPUS = ["a GPU"] * 8
+
+
+@pytest.fixture(autouse=True)
+def no_config_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate.commands import launch
+
+    monkeypatch.setattr(launch, "default_config_file", "nowhere")
+    for name in ("OMP_NUM_THREADS", "WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "ACCELERATE_USE_CPU"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def config(folder: Path, **settings: Any) -> list[str]:
+    path = folder / "config.yaml"
+    path.write_text(json.dumps({"compute_environment": "LOCAL_MACHINE", **settings}))  # JSON is YAML
+    return ["--config_file", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "started", "how"),
+    [
+        ([], 1, 1, ONE),
+        (["--cpu", "--num_processes", "2"], 2, 1, ONE),
+        (["--num-processes=2"], 2, 1, ONE),
+        (["--multi_gpu", "--num_processes", "2"], 2, 2, TORCHRUN),
+        (["--use_fsdp", "--num_processes", "3", "-m", "hftune", "classify", "--num_processes", "9"], 3, 3, TORCHRUN),
+        ([*CONFIG], 1, 1, ONE),
+        ([*CONFIG, "--multi_gpu", "--num_processes", "4"], 4, 4, TORCHRUN),
+    ],
+)
+def test_processes_that_a_command_starts(arguments: list[str], asked: int, started: int, how: str) -> None:
+    launch = read_launch(arguments)
+    assert (launch.asked, launch.started, launch.how) == (asked, started, how)
+
+
+def test_a_config_for_several_cpus_starts_one(tmp_path: Path) -> None:
+    launch = read_launch(config(tmp_path, distributed_type="MULTI_CPU", num_processes=4, use_cpu=True))
+    assert (launch.asked, launch.started) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config_file", "nowhere.yaml"], "`nowhere.yaml` does not exist"),
+        (["--nmu_processes", "2"], "unrecognized arguments: --nmu_processes"),
+        (["--multi_gpu", "--cpu"], "only use one of"),
+        (["--multi_gpu", "--num_processes", "1"], "at least 2 processes"),
+        (["--num_processes", "two"], "invalid int value"),
+    ],
+)
+def test_what_accelerate_refuses(arguments: list[str], words: str) -> None:
+    with pytest.raises(HftuneError, match="accelerate launch refuses this") as caught:
+        read_launch(arguments)
+    assert words in caught.value.message
+
+
+def states(arguments: Sequence[str], gpus: Sequence[str] = (), recipe: Recipe | None = None) -> dict[str, Any]:
+    _, findings = examine_launch(arguments, recipe, gpus)
+    return {finding.what: finding for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "what", "state", "words"),
+    [
+        (["--cpu", "--num_processes", "2"], 0, "processes", "bad", "2 are asked for, but accelerate would start 1"),
+        (["--num_processes", "1"], 4, "processes", "note", "1, on one of 4 GPUs"),
+        (["--multi_gpu", "--num_processes", "4"], 4, "processes", "ok", "world size 4"),
+        (["--multi_gpu", "--num_processes", "4"], 4, "devices", "ok", "a GPU, a GPU, a GPU, a GPU"),
+        (["--multi_gpu", "--num_processes", "4"], 2, "devices", "bad", "4 processes for 2 GPUs"),
+        (["--multi_gpu", "--num_processes", "2", "--gpu_ids", "0,3"], 4, "devices", "ok", "a GPU, a GPU"),
+        (["--multi_gpu", "--num_processes", "64"], 0, "devices", "note", "for each of 64 processes"),
+        (["--multi_gpu", "--num_processes", "3", "--num_machines", "2"], 8, "processes", "bad", "can't be shared out"),
+        (["--multi_gpu", "--num_processes", "4", "--num_machines", "2"], 8, "machines", "bad", "nobody says where"),
+        (["--use_fsdp", "--num_processes", "2"], 4, "sharding", "bad", "FSDP1"),
+        (["--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"], 4, "sharding", "ok", "FSDP2"),
+        (["--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"], 0, "sharding", "bad", "nothing on a CPU"),
+        (["--use_megatron_lm", "--num_processes", "2"], 4, "sharding", "bad", "Megatron-LM"),
+        (["--mixed_precision", "fp16", "--cpu"], 0, "precision", "bad", "fp16 needs a GPU"),
+        (["--mixed_precision", "fp8"], 0, "precision", "bad", "mixed_precision fp8"),
+        (["--dynamo_backend", "inductor"], 0, "compiling", "bad", "train.compile is off"),
+        ([], 0, "update", "note", "not known without a recipe"),
+    ],
+)
+def test_what_is_wrong_with_a_launch(arguments: list[str], gpus: int, what: str, state: str, words: str) -> None:
+    finding = states(arguments, GPUS[:gpus])[what]
+    assert (finding.state, words in finding.found) == (state, True), finding
+    assert finding.hint or state == "ok"
+
+
+def test_the_rows_of_an_update() -> None:
+    recipe = load_recipe(None, {"train.batch_size": 8, "train.accumulation": 2})
+    arguments = ["--multi_gpu", "--num_processes", "2"]
+    plan, _ = examine_launch(arguments, recipe, ())
+    assert plan.update_rows == plan.as_dict()["update_rows"] == 32
+    finding = states(arguments, (), recipe)["update"]
+    assert finding.found == "8 rows × 2 passes × 2 processes = 32 rows"
+    assert "one process has 16" in finding.hint and "--batch-size 4 keeps them" in finding.hint
+    assert states([], (), recipe)["update"].state == "ok"
+    muon = load_recipe(None, {"train.optimizer": "muon"})
+    assert states(["--use_fsdp", "--fsdp_version", "2"], GPUS, muon)["sharding"].state == "bad"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_shipped_launch_configs(path: Path) -> None:
+    assert len(SHIPPED) >= 5
+    arguments = ["--config_file", str(path)]
+    if "several" in path.stem:
+        arguments += ["--machine_rank", "1", "--main_process_ip", "first"]
+    found = states(arguments, GPUS, load_recipe(None))
+    bad = {what for what, finding in found.items() if finding.state == "bad"}
+    assert bad <= ({"sharding"} if "deepspeed" in path.stem else set())  # it may not be installed
+    assert found["processes"].state == "ok" and found["precision"].state == "ok"
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert f"--config_file recipes/accelerate/{path.name}" in path.read_text(encoding="utf-8")
+
+
+def test_launch_configs_are_no_recipes() -> None:
+    assert not [entry.name for entry in catalogue() if entry.name.startswith(("accelerate", "slurm"))]
+
+
+def test_doctor_on_the_command_line(hftune: Run) -> None:
+    words = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--recipe", "classify/reviews", "--json")
+    code, out, _ = hftune("doctor", "--launch", *words)
+    told = json.loads(out)
+    assert code == 0
+    assert told["launch"]["world_size"] == 2 and told["launch"]["update_rows"] == 64
+    assert {check["what"] for check in told["checks"]} >= {"processes", "devices", "precision", "sharding", "update"}
+    code, out, _ = hftune("doctor", "--launch", "--cpu", "--num_processes", "2")
+    assert code == 1 and "but accelerate would start 1" in out
+    code, _, err = hftune("doctor", "--num_processes", "2")
+    assert code == 2 and "--launch was not given" in err
+
+
+class Above:
+    """A launcher as psutil shows it."""
+
+    def __init__(self, *command: str, **environment: str) -> None:
+        self.command, self.variables = list(command), environment
+
+    def cmdline(self) -> list[str]:
+        return self.command
+
+    def environ(self) -> dict[str, str]:
+        return self.variables
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        (("python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "3", "-m", "hftune"), "3 processes"),
+        (("python", "/bin/accelerate", "launch", "--cpu", "-m", "hftune"), None),
+        (("bash", "run.sh"), "several processes"),
+    ],
+)
+def test_one_process_in_place_of_several(
+    command: tuple[str, ...], refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_fewer_than_asked(1)  # no launcher
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    refuse_fewer_than_asked(1)  # one was asked for
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(psutil, "Process", lambda: type("Me", (), {"parent": lambda self: Above(*command)})())
+    if refused is None:
+        refuse_fewer_than_asked(1)
+        return
+    with pytest.raises(HftuneError, match=refused):
+        refuse_fewer_than_asked(1)
+    monkeypatch.setenv("RANK", "0")
+    refuse_fewer_than_asked(1)  # started as number 0 of 1
+
+
+def test_a_launcher_that_says_one_thread_of_its_own_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not threads_are_chosen()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = ("python", "accelerate", "launch", "-m", "hftune")
+    for above, chosen in (
+        (None, True),
+        (Above(*command), False),
+        (Above(*command, OMP_NUM_THREADS="1"), True),
+        (Above(*command[:3], "--num_cpu_threads_per_process", "1", *command[3:]), True),
+    ):
+        monkeypatch.setattr(launcher, "launched_by", lambda above=above: above)
+        assert threads_are_chosen() is chosen
+
+
+def test_numbers_of_processes_come_from_any_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (world_size(), local_world_size()) == (1, 1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
+    assert (world_size(), local_world_size()) == (4, 2)
+    assert contact_is_lost(RuntimeError("[gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:1"))
+    assert not contact_is_lost(RuntimeError("shape mismatch"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "told", "chosen"),
+    [
+        ("auto", "no", "fp32"),
+        ("fp32", "no", "fp32"),
+        ("fp32", "bf16", None),
+        ("auto", "fp8", None),
+        ("bf16", "fp16", None),
+    ],
+)
+def test_the_launch_config_does_not_choose_the_precision_behind_the_recipe(
+    precision: str, told: str, chosen: str | None
+) -> None:
+    if chosen:
+        assert number_format(precision, cpu=True, launcher=told) == chosen
+        return
+    with pytest.raises(HftuneError, match=f"mixed_precision {told}, but train.precision is '{precision}'"):
+        number_format(precision, cpu=True, launcher=told)
+
+
+def test_the_first_to_fail_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    assert first_to_fail() and first_to_fail()
+    heard = []
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / rank / "error.json"))
+        heard.append(first_to_fail())
+    assert heard == [True, False]
+
+
+def test_commands_for_one_process(monkeypatch: pytest.MonkeyPatch, hftune: Run) -> None:
+    refuse_several("sweep")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refuse_several("sweep")  # a machine that sets it for other programs
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    for command in ("sweep", "recipes", "boolq --method all"):
+        code, _, err = hftune(*command.split())
+        assert code == 2 and "is carried out by one process, but a launcher has started 2" in err
+
+
+SHIMS = {
+    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\nSLURM_NODEID=0 setsid "$@" & echo $! > step\nwait $!',
+    "scancel": 'echo "scancel $*" >> calls; kill -USR1 -- "-$(cat step)"',
+    "scontrol": 'if [ "$1" = show ]; then echo first; else echo "scontrol $*" >> calls; fi',
+    "accelerate": 'echo "accelerate $*" >> calls; exit 3',
+}
+
+
+# hftune, as far as a job script knows it: saves on SIGUSR1 the first time, is done the second.
+IN_PLACE_OF_HFTUNE = """
+import signal, sys, time
+from pathlib import Path
+
+def save(*_):
+    Path("saved").write_text("0")
+    sys.exit(138)
+
+with open("calls", "a") as calls:
+    calls.write(f"python {' '.join(sys.argv[1:])}\\n")
+if Path("saved").exists():
+    sys.exit(int(Path("saved").read_text()))
+signal.signal(signal.SIGUSR1, save)
+Path("started").touch()
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def cluster(here: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Slurm's commands as scripts, and hftune's end as a job script sees it."""
+    (here / "bin").mkdir()
+    for name, body in {**SHIMS, "python": f"#!{sys.executable} -S\n{IN_PLACE_OF_HFTUNE}"}.items():
+        path = here / "bin" / name
+        path.write_text(body if body.startswith("#!") else f"#!/bin/bash\n{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    path = os.pathsep.join([str(here / "bin"), os.environ["PATH"]])
+
+    def submit(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        slurm = {"SLURM_JOB_ID": "77", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "first"}
+        return subprocess.Popen(
+            ["bash", str(ROOT / "recipes/slurm/train.sbatch"), *arguments],
+            env={**os.environ, "PATH": path, **slurm, **variables},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return submit
+
+
+def test_a_slurm_job_saves_queues_again_and_goes_on(here: Path, cluster: Callable[..., subprocess.Popen[str]]) -> None:
+    job = cluster("classify", "--output", "my runs/a")
+    for _ in range(1000):
+        if (here / "started").exists():
+            break
+        time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)  # must not end the script before the step has saved
+    time.sleep(0.5)  # bash loses one of two that come together
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=30) == 0
+    calls = ["python -m hftune classify --output my runs/a --resume", "scancel --signal=USR1 77", "scontrol requeue 77"]
+    assert (here / "calls").read_text().splitlines() == calls
+    again = cluster("classify", "--output", "my runs/a")
+    assert again.wait(timeout=30) == 0
+    assert (here / "calls").read_text().splitlines() == [*calls, calls[0]]
+
+
+def test_a_slurm_job_that_fails_stays_out_of_the_queue(
+    here: Path, cluster: Callable[..., subprocess.Popen[str]]
+) -> None:
+    (here / "saved").write_text("2")
+    assert cluster("classify", "-o", "a").wait(timeout=30) == 2
+    assert "requeue" not in (here / "calls").read_text()
+    (here / "calls").unlink()
+    several = cluster("classify", "--output", "a", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4", CONFIG="fsdp.yaml")
+    assert several.wait(timeout=30) == 3
+    assert (here / "calls").read_text().split(" -m ")[0].split() == [
+        *("accelerate", "launch", "--config_file", "fsdp.yaml", "--num_machines", "2", "--num_processes", "8"),
+        *("--same_network", "--machine_rank", "0", "--main_process_ip", "first", "--main_process_port", "20077"),
+    ]
+    nowhere = cluster("classify")
+    assert nowhere.wait(timeout=30) == 2
+    assert nowhere.stderr is not None and "add --output" in nowhere.stderr.read()
