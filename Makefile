@@ -23,7 +23,7 @@ check: $(VENV)/.checked
 	$(BIN)/mypy
 
 bench: $(VENV)/.tested
-	$(BIN)/python -m benchmarks
+	$(BIN)/hftune bench run --keep benchmarks
 
 # constraints.txt pins every version, so that two machines run the same code.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -16,9 +16,9 @@ import torch
 from huggingface_hub import constants, get_token
 
 from hftune.assets import embedded_data_dir
+from hftune.cache import GIGABYTE, cache_limit, cache_root, contents
 from hftune.config.shipped import catalogue, shipped_studies
 from hftune.runs.environment import LIBRARIES, cpu_model
-from hftune.tasks.cache import GIGABYTE, cache_limit, cache_root, contents
 
 NEEDED_DISK_GB = 2.0
 HUB_PATIENCE = 5.0

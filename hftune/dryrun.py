@@ -76,7 +76,7 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         per_update = per_pass * train.accumulation
         seconds = per_token * (tokens + dev_tokens) + updates * per_update
     else:
-        per_update = per_token * tokens / len(job.inputs.train_lengths) * train.batch_size * train.accumulation
+        per_update = per_token * tokens / per_epoch  # rows of a batch may differ in number
         evaluations = max(1, updates // (train.eval_steps or per_epoch))
         # A forward pass alone is about a third of one with its backward pass.
         seconds = updates * per_update + evaluations * per_token / 3 * dev_tokens

@@ -54,11 +54,27 @@ def evaluate(request: Request, listener: Listener) -> Scores:
     """Score a classifier on one split; test where none is named, and all of a single file."""
     listener.stage("loading model")
     classifier = Classifier.load(request.model, section=request.settings)
+    source, split, rows = rows_to_score(request, classifier.labels, listener)
+    logits = score_rows(classifier, rows, request.batch_size, listener, split)
+    gold = np.asarray(rows["label"])
+    majority = Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None)
+    return Scores(
+        source=source,
+        split=split,
+        scores=classification_scores(logits, gold, classifier.labels, request.metrics),
+        baselines={"majority of split": plain_scores(majority, gold, classifier.labels)},
+        collapsed=collapsed(logits.argmax(axis=1), gold, classifier.labels),
+        predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
+    )
+
+
+def rows_to_score(request: Request, labels: Sequence[str], listener: Listener) -> tuple[str, str, Any]:
+    """The name of the data, the name of the split, and its rows, which have labels that the model knows."""
     listener.stage("loading data")
     model, split = Path(request.model), request.split
     if request.data is not None:
         data = LabelledData(name=request.data, **request.columns)
-        split, rows = datasets.load_split(data, split, classifier.labels)
+        split, rows = datasets.load_split(data, split, labels)
         _warn_of_overlap(model, rows["text"], split, listener)
     else:
         split = split or "test"
@@ -69,17 +85,7 @@ def evaluate(request: Request, listener: Listener) -> Scores:
             f"the {split} split of {data.name} has no labels, so it can't be scored",
             hint="use `hftune predict --file` to label it",
         )
-    logits = score_rows(classifier, rows, request.batch_size, listener, split)
-    gold = np.asarray(rows["label"])
-    majority = Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None)
-    return Scores(
-        source=data.name,
-        split=split,
-        scores=classification_scores(logits, gold, classifier.labels, request.metrics),
-        baselines={"majority of split": plain_scores(majority, gold, classifier.labels)},
-        collapsed=collapsed(logits.argmax(axis=1), gold, classifier.labels),
-        predictions=prediction_rows(rows.to_list(), logits, classifier.labels),
-    )
+    return data.name, split, rows
 
 
 def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Listener) -> None:

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "hftune"
 
 # Lowest first. A module imports its own layer's folder and the layers below; siblings of one layer stay apart.
 LAYERS: list[set[str]] = [
-    {"errors", "assets", "files", "suggest", "escapes"},
+    {"errors", "assets", "files", "suggest", "escapes", "cache"},
     {"config"},
     {"data", "models", "methods", "training", "evaluation", "runs"},
     {"tasks"},
@@ -27,9 +27,11 @@ LAYERS: list[set[str]] = [
         "hub",
         "studies",
         "lab",
+        "bench",
         "dryrun",
         "doctor",
         "launch_check",
+        "exporting",
         "quiet",
         "opening",
     },

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hftune.cache import cache_folder, contents, make_room
 from hftune.config.data import CorpusData
 from hftune.data.stream import stream_corpus
 from hftune.errors import HftuneError
 from hftune.models.vocabulary import Learning, train_vocabulary
-from hftune.tasks.cache import cache_folder, contents, make_room
 from hftune.tasks.packing import Packed, pack
 
 HOUR = 3600

@@ -10,6 +10,9 @@ import pytest
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from torch.utils.data import DataLoader
 
+from hftune.config.train import TrainSection
+from hftune.errors import HftuneError
+from hftune.training.budget import BudgetBatches
 from hftune.training.sampler import FixedOrder, RankBatches, epoch_order, longest_first
 
 LENGTHS = np.random.default_rng(0).integers(3, 200, 1003)
@@ -151,3 +154,77 @@ def test_rows_that_change_are_asked_for_with_their_epoch_and_bucketed_by_its_len
         )
         widest = sum(len(group) * max(lengths_in(epoch)[row] for _, row in group) for group in drawn)
         assert 1 - LENGTHS.sum() / widest < 0.04, "padding, by the lengths of this epoch"
+
+
+def budget(**changes: Any) -> BudgetBatches:
+    plain: dict[str, Any] = {
+        "tokens": 600,
+        "rows": 1003,
+        "batch_size": 64,
+        "accumulation": 1,
+        "world_size": 1,
+        "rank": 0,
+        "seed": 1,
+        "lengths": LENGTHS.tolist(),
+    }
+    return BudgetBatches(**{**plain, **changes})
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_budget_bounds_every_batch_and_leaves_no_row_out(epoch: int) -> None:
+    sampler = budget()
+    sampler.set_epoch(epoch)
+    groups = list(sampler)
+    assert sorted(chain(*groups)) == list(range(1003))
+    padded = [len(group) * int(LENGTHS[group].max()) for group in groups]
+    assert max(padded) <= 600 and max(map(len, groups)) <= 64
+    assert np.mean(padded) > 450, "batches are filled"
+    assert padding(groups) < 0.05
+
+
+def test_a_budget_gives_as_many_batches_each_epoch_in_another_order() -> None:
+    sampler = budget()
+    first, second = ([sampler.batch(epoch, index) for index in range(len(sampler))] for epoch in (0, 1))
+    assert len(first) == len(second) and first != second
+    assert {frozenset(group) for group in first} != {frozenset(group) for group in second}
+    again = budget()
+    assert [again.batch(1, index) for index in range(len(again))] == second, "a pure function of seed and epoch"
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_weights_of_a_budget_give_the_mean_over_the_rows_of_an_update(world_size: int, accumulation: int) -> None:
+    values = np.random.default_rng(4).normal(size=1003)
+    ranks = [budget(world_size=world_size, rank=rank, accumulation=accumulation) for rank in range(world_size)]
+    for rank in ranks:
+        rank.set_epoch(2)
+    for update in range(ranks[0].updates):
+        passes = range(update * accumulation, min((update + 1) * accumulation, len(ranks[0])))
+        own = [[rank.batch(2, index) for index in passes] for rank in ranks]
+        expected = values[list(chain(*chain(*own)))].mean()
+        got = np.mean(
+            [
+                values[rows].mean() * rank.weight(index)
+                for rank, batches_of in zip(ranks, own, strict=True)
+                for index, rows in zip(passes, batches_of, strict=True)
+            ]
+        )
+        assert got == pytest.approx(expected)
+    assert ranks[0].seen(ranks[0].updates * 2) == 2006
+
+
+def test_rows_seen_under_a_budget_are_those_of_the_updates_made() -> None:
+    sampler = budget(accumulation=2)
+    rows = sum(len(sampler.batch(1, index)) for index in range(6))
+    assert sampler.seen(sampler.updates + 3) == 1003 + rows
+
+
+def test_a_row_longer_than_the_budget_is_refused() -> None:
+    with pytest.raises(HftuneError, match="tokens_per_batch is 100, but a training row has 199") as caught:
+        budget(tokens=100)
+    assert "max_length" in caught.value.hint
+
+
+def test_a_budget_does_not_go_with_a_batch_that_is_found() -> None:
+    with pytest.raises(ValueError, match="choose one"):
+        TrainSection(tokens_per_batch=600, auto_batch=True)

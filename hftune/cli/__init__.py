@@ -78,7 +78,13 @@ COMMANDS: dict[str, Entry] = {
     ),
     "report": Entry("hftune.cli.report:report", "Make one self-contained HTML page about each run", USE),
     "push": Entry("hftune.cli.push:push", "Publish a run on the Hub, then load it from there and check it", USE),
+    "export": Entry(
+        "hftune.cli.export:export",
+        "Write a classifier as ONNX, with or without 8-bit weights",
+        USE,
+    ),
     "lab": Entry("hftune.cli.lab:app", "Run experiments on what attention can and can't do", USE),
+    "bench": Entry("hftune.cli.bench:app", "Measure speed against peers, and devices against each other", USE),
     "recipes": Entry("hftune.cli.recipes:app", "List, show, copy and check recipes", PREPARE),
     "data": Entry("hftune.cli.data:app", "List, look at, check and make datasets", PREPARE),
     "tokenizer": Entry("hftune.cli.tokenizer:app", "Learn a tokenizer from text, and look at one", PREPARE),

@@ -21,6 +21,8 @@ class TrainSection(Section):
     """Stop after this many updates, whatever epochs says."""
     batch_size: int = Field(default=32, ge=1)
     """Rows in one forward pass on one device."""
+    tokens_per_batch: int | None = Field(default=None, ge=1)
+    """At most so many tokens, padding among them, in one forward pass on one device, beside at most batch_size rows."""
     accumulation: int = Field(default=1, ge=1)
     """Forward passes summed into one update."""
     auto_batch: bool = False
@@ -57,6 +59,8 @@ class TrainSection(Section):
     """Number format of the forward pass; auto takes bf16 on a GPU that has it, else fp32."""
     fast_dropout: bool = True
     """On a CPU, draw dropout masks in a cheaper way with the same distribution."""
+    skip_unread: bool = True
+    """In a classifier's last layer, compute only the token that the head reads; what comes out is the same."""
     compile: bool = False
     """Compile the model with torch.compile."""
     gradient_checkpointing: bool = False
@@ -77,6 +81,8 @@ class TrainSection(Section):
         """A setting of an optimiser or a schedule that was not chosen is a mistake of whoever wrote it."""
         if self.momentum is not None and self.optimizer != "muon":
             raise ValueError("momentum is Muon's; set train.optimizer to muon, or leave it out")
+        if self.tokens_per_batch is not None and self.auto_batch:
+            raise ValueError("auto_batch divides batches by rows, tokens_per_batch bounds them by tokens; choose one")
         if self.decay is not None and self.schedule != "hold":
             raise ValueError("decay is for the schedule hold; set train.schedule to hold, or leave it out")
         return self

@@ -43,7 +43,7 @@ class Splits:
 
     def texts(self, split: str = "train") -> list[str]:
         """All texts of a split: of pairs the first ones, then the second ones."""
-        return [text for column in self.columns for text in self.named[split][column]]
+        return [text for column in self.columns for text in self.named[split][column][:]]
 
     @property
     def named(self) -> dict[str, Dataset]:

@@ -27,6 +27,8 @@ from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
 from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
+from hftune.models.first_token import read_first_only
+from hftune.models.onnx_model import OnnxModel, is_onnx
 
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
 
@@ -90,17 +92,16 @@ class Classifier:
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        write_json(
-            folder / CARD,
-            {
-                "task": "classify",
-                "labels": list(self.labels),
-                "max_length": self.max_length,
-                "truncate": self.truncate,
-                "pairs": self.reads_pairs,
-                **facts,
-            },
-        )
+        write_json(folder / CARD, {"task": "classify", **self.facts(), **facts})
+
+    def facts(self) -> dict[str, Any]:
+        """What neither weights nor tokenizer can say, for the json beside them."""
+        return {
+            "labels": list(self.labels),
+            "max_length": self.max_length,
+            "truncate": self.truncate,
+            "pairs": self.reads_pairs,
+        }
 
     @classmethod
     def load(cls, name: str, *, section: ModelSection | None = None, device: str | None = None) -> Classifier:
@@ -113,6 +114,7 @@ class Classifier:
             tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
             facts = saved_facts(location, section.revision)
             model = _load_model(location, section, facts)
+        read_first_only(model.get_base_model() if isinstance(model, PeftModel) else model)
         names = label_names(model, name)
         noted = tuple(facts.get("labels", names))
         if noted != names:
@@ -159,6 +161,8 @@ def _full_precision() -> Iterator[None]:
 
 
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
+    if is_onnx(Path(location)):
+        return OnnxModel.load(Path(location))
     if is_adapter(location, section.revision):
         return load_adapter(location, section, facts.get("labels"))
     model, info = AutoModelForSequenceClassification.from_pretrained(

@@ -17,7 +17,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from hftune.models.positions import max_positions
+from hftune.models.roomy_cache import make_room
 
+ENOUGH, LIKE = 32, 0.9
+"""So many rows keep a processor busy; from there on only those that are nearly as long join their batch."""
 UNBOUNDED = 2**31
 """Stands for the context of a model that sets no limit."""
 
@@ -82,7 +85,8 @@ def _batches(rows: Sequence[AnyRow], how: Decoding[AnyRow], block: int, size: in
     for row in sorted(rows, key=lambda row: -len(row.ids)):
         first = len(batch[0].ids) if batch else 0
         tight = first + how.most > block and len(row.ids) != first
-        if batch and (len(batch) == size or tight):
+        padded = len(batch) >= ENOUGH and len(row.ids) < LIKE * first
+        if batch and (len(batch) == size or tight or padded):
             yield batch
             batch = []
         batch.append(row)
@@ -107,6 +111,8 @@ def _run(model: PreTrainedModel, rows: list[AnyRow], how: Decoding[AnyRow], bloc
             inputs["logits_to_keep"] = 1
         outputs = model(**inputs)
         cache, logits = outputs.past_key_values, outputs.logits[:, -1].float()  # [B, V]
+        if new is ids:  # the first pass over these tokens: others follow one by one
+            make_room(cache, min(block, ids.shape[1] + how.most))
         token = how.choose(logits, going)  # [B]
         scores = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
         for row, number, score in zip(going, token.tolist(), scores.tolist(), strict=True):

@@ -32,6 +32,7 @@ from hftune.models.checkpoint import (
     whose_code,
 )
 from hftune.models.facts import saved_facts
+from hftune.models.first_token import read_first_only
 from hftune.models.presets import preset, refuse_other_head
 from hftune.models.trust import refuse_leading_out
 
@@ -103,12 +104,22 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
 
 
 def load_sequence_classifier(
-    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], *, skip_unread: bool = True
 ) -> LoadedModel:
     """An encoder with a classification head for these labels, in fp32.
 
-    A head that the checkpoint brings is kept only when its label names are the same ones.
+    A head that the checkpoint brings is kept only when its label names are the same ones. Where ``skip_unread`` is set,
+    the last layer computes only what the head reads.
     """
+    loaded = _sequence_classifier(section, tokenizer, labels)
+    if skip_unread:
+        read_first_only(loaded.model)
+    return loaded
+
+
+def _sequence_classifier(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
+) -> LoadedModel:
     refuse_other_head(section, causal=False)
     config = load_config(section, tokenizer)
     if config.model_type == mingpt.MinGPTConfig.model_type:

@@ -39,12 +39,14 @@ def check_family(config: PreTrainedConfig, name: str) -> None:
         )
 
 
-def load_joint(section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> LoadedModel:
+def load_joint(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], *, skip_unread: bool = True
+) -> LoadedModel:
     """A classifier exactly as ``load_sequence_classifier`` makes it, with a masked language model's head beside it.
 
     The head comes from the checkpoint where that has one; torch's random state does not depend on it.
     """
-    loaded = load_sequence_classifier(section, tokenizer, labels)
+    loaded = load_sequence_classifier(section, tokenizer, labels, skip_unread=skip_unread)
     whole = not section.from_scratch and not is_adapter(locate(section.name), section.revision)
     head = _brought_head(section, loaded.model) if whole else None
     joint = with_mlm_head(loaded.model, head)
@@ -102,7 +104,7 @@ def fill_statistics(
             chosen = order[start : start + batch_size]
             batch = padded([rows[index] for index in chosen], pad=model.config.pad_token_id or 0)
             ids, mask, labels = (part.to(device) for part in batch)
-            hidden = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+            hidden = model.base_model(input_ids=ids, attention_mask=mask, every_token=True).last_hidden_state
             logits = model.mlm_head(hidden[labels != IGNORED])
             result[chosen] = row_statistics(logits, labels).cpu().numpy()
             advance(len(chosen))

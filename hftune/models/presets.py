@@ -23,6 +23,7 @@ from transformers import (
 from hftune.config.model import SCRATCH, ModelSection
 from hftune.errors import HftuneError
 from hftune.models.chars import build_char_tokenizer
+from hftune.models.learned import learned
 from hftune.models.mingpt import MinGPTConfig
 from hftune.models.vocabulary import Learning, byte_level
 from hftune.suggest import did_you_mean
@@ -65,21 +66,26 @@ class Preset:
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
         """A tokenizer of this architecture's kind, learned from the texts: the same texts give the same ids."""
         texts, base = list(texts), self.tokenizer()
-        learned = base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)
-        return _in_order(learned, base, texts, vocab_size) if self.tokenizer is BertTokenizer else learned
+        if self.tokenizer is BertTokenizer:
+            return _of_pieces(learned(texts, vocab_size, lambda: _pieces(base, texts, vocab_size)))
+        return base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)
 
 
-def _in_order(
-    learned: PreTrainedTokenizerBase, base: PreTrainedTokenizerBase, texts: list[str], vocab_size: int
-) -> PreTrainedTokenizerBase:
-    """A WordPiece tokenizer learned once more, with the single characters inside words numbered in their order.
+def _of_pieces(vocabulary: dict[str, int]) -> PreTrainedTokenizerBase:
+    return BertTokenizer(vocab=vocabulary)
+
+
+def _pieces(base: PreTrainedTokenizerBase, texts: list[str], vocab_size: int) -> dict[str, int]:
+    """A WordPiece vocabulary, learned twice: the second time with the characters inside words numbered in their order.
 
     The tokenizers library numbers them as they come out of a hash table, differently each time, and breaks ties between
     pieces by these numbers. A resumed run would find the weights of its checkpoint under other ids.
     """
-    inside = sorted(piece for piece in learned.get_vocab() if piece.startswith("##") and len(piece) == 3)
+    first = base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)
+    inside = sorted(piece for piece in first.get_vocab() if piece.startswith("##") and len(piece) == 3)
     again = base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False, new_special_tokens=inside)
-    return BertTokenizer(vocab=again.get_vocab())
+    found: dict[str, int] = again.get_vocab()
+    return found
 
 
 def _roberta_tokenizer() -> PreTrainedTokenizerBase:

@@ -27,12 +27,15 @@ from hftune.models.load import LoadedModel, load_config, load_sequence_classifie
 from hftune.models.positions import check_length
 from hftune.runs.naming import public_name
 from hftune.tasks.classification_loss import ClassificationLoss, class_weights
-from hftune.tasks.rows import TokenisedRows
+from hftune.tasks.rows import Encoded, TokenisedRows
 from hftune.tasks.task import DataFacts, Evaluation
+from hftune.tasks.token_cache import kept
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener, counting
 
 PROBE_ROWS = 8
+TOGETHER = 4096
+"""Rows that are tokenised together."""
 
 
 class Classification:
@@ -83,7 +86,8 @@ class Classification:
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """An encoder with a head for the labels of the data."""
-        return load_sequence_classifier(self.recipe.model, tokenizer, data.labels)
+        skip = self.recipe.train.skip_unread
+        return load_sequence_classifier(self.recipe.model, tokenizer, data.labels, skip_unread=skip)
 
     def baselines(self, data: Splits, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
         """The majority label and a bag of words, fitted on the same training rows."""
@@ -184,9 +188,19 @@ class Classification:
 
     def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
         section, rows = self.data_section, data.named[split]
-        pairs = rows["text_pair"] if data.is_pair else None
-        encoded = encode(tokenizer, rows["text"], pairs, max_length=section.max_length, truncate=section.truncate)
-        return TokenisedRows(encoded, rows["label"])
+        how: dict[str, Any] = {"max_length": section.max_length, "truncate": section.truncate}
+
+        def make() -> Encoded:
+            return Encoded.of(
+                row
+                for start in range(0, len(rows), TOGETHER)
+                for part in (rows[start : start + TOGETHER],)
+                for row in encode(tokenizer, part["text"], part["text_pair"] if data.is_pair else None, **how)
+            )
+
+        return TokenisedRows(
+            kept(data.fingerprints[split], len(rows), tokenizer, how, make), rows.data.column("label").to_pylist()
+        )
 
     def _classifier(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], pairs: bool

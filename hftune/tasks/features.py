@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hftune.cache import cache_folder, make_room, use
 from hftune.errors import HftuneError
 from hftune.methods.applied import Applied, Precomputed
-from hftune.tasks.cache import cache_folder, make_room, use
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import main_first
 from hftune.training.progress import Listener

@@ -145,7 +145,8 @@ class Joint(Classification):
         """The classifier that classification would build, and a second head."""
         if not self.active:
             return super().build_model(data, tokenizer)
-        return load_joint(self.recipe.model, tokenizer, data.labels)
+        skip = self.recipe.train.skip_unread
+        return load_joint(self.recipe.model, tokenizer, data.labels, skip_unread=skip)
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hftune.cache import cache_folder, make_room, use
 from hftune.data.stream import TextFacts, TextSplit
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
 from hftune.models.vocabulary import unknown_token
-from hftune.tasks.cache import cache_folder, make_room, use
 
 FORMAT = 2
 """Changes when what is written changes."""
@@ -95,6 +95,10 @@ def pack(
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A hash of everything that decides which tokens a text becomes."""
+    if tokenizer.is_fast:
+        # How it cut and padded last is no part of it, and is said anew with each call.
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
     whole = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else json.dumps(tokenizer.get_vocab())
     return hashlib.sha256(f"{type(tokenizer).__name__}\n{whole}".encode()).hexdigest()
 

@@ -27,7 +27,7 @@ from hftune.models.token_scores import IGNORED, NextTokenBatches
 from hftune.runs.naming import public_name
 from hftune.tasks.answers import answer_split, constant_baseline
 from hftune.tasks.question_checks import refuse_long, refuse_marks, refuse_unknown
-from hftune.tasks.rows import TokenisedRows
+from hftune.tasks.rows import Encoded, TokenisedRows
 from hftune.tasks.seen import Seen
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
@@ -184,7 +184,7 @@ def forced_match(logits: Tensor, labels: Tensor) -> Tensor:
 def _tokenise(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
     """Rows whose label is where the answer begins; the collator makes token labels of it."""
     encoded = sequences(tokenizer, rows.questions, rows.known)
-    return TokenisedRows([{"input_ids": ids} for ids, _ in encoded], [asked for _, asked in encoded])
+    return TokenisedRows(Encoded.of({"input_ids": ids} for ids, _ in encoded), [asked for _, asked in encoded])
 
 
 def _mean_match(outcome: EvalPrediction) -> dict[str, float]:

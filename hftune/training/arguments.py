@@ -183,10 +183,15 @@ def number_format(precision: str, *, cpu: bool, launcher: str = "no") -> str:
 
 def _can_compile(cpu: bool, notes: list[str]) -> bool:
     """Inductor builds C++ for a CPU and Triton kernels for a GPU; without a compiler the run goes on uncompiled."""
-    if cpu and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+    if cpu and not has_compiler():
         notes.append("train.compile is on, but there is no C++ compiler: the model runs uncompiled, which is slower")
         return False
     return True
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which torch.compile needs for a CPU."""
+    return any(shutil.which(name) for name in ("g++", "c++", "clang++"))
 
 
 def _trackers(names: tuple[str, ...]) -> list[str]:

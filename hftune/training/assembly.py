@@ -17,6 +17,7 @@ from hftune.errors import HftuneError
 from hftune.training import dropout, weights
 from hftune.training.arguments import make_arguments
 from hftune.training.autobatch import Sizes, sizes_that_fit
+from hftune.training.budget import BudgetBatches
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
@@ -153,9 +154,25 @@ def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingA
         "lengths": (inputs.epoch_lengths or inputs.train_lengths) if section.bucket_by_length else None,
         "changing": inputs.epoch_lengths is not None,
     }
+    if section.tokens_per_batch is not None:
+        _refuse_budget(section, inputs)
+        return BudgetBatches(tokens=section.tokens_per_batch, **settings)
     if inputs.companion is None:
         return RankBatches(**settings)
     return PairedBatches(companion=inputs.companion, bucketed=section.bucket_by_length, **settings)
+
+
+def _refuse_budget(section: TrainSection, inputs: TrainingInputs) -> None:
+    """Say where a token budget can't be kept."""
+    reason = None
+    if not section.bucket_by_length:
+        reason = "train.bucket_by_length is off, and a budget is filled with rows of like length"
+    elif inputs.epoch_lengths is not None:
+        reason = "this task makes other rows in each epoch, so that the number of batches would change"
+    elif inputs.companion is not None:
+        reason = "joint training pairs each batch with unlabelled rows"
+    if reason is not None:
+        raise HftuneError(f"train.tokens_per_batch is set, but {reason}", hint="leave it out: set train.batch_size")
 
 
 def _checkpoints(
@@ -168,6 +185,7 @@ def _checkpoints(
     """The checkpoints, sealed with all that a resumed run must share with the one that saved them."""
     settings = {
         "batch_size": section.batch_size,
+        "tokens_per_batch": section.tokens_per_batch,
         "accumulation": section.accumulation,
         "processes": arguments.world_size,
         "sharding": checkpoint_kind(),

@@ -108,6 +108,13 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
 def _what_to_lower(trainer: HftuneTrainer) -> tuple[str, str]:
     """The setting that training's memory goes with, and what makes the same updates with less."""
     batches = trainer.batches
+    setting, size = batches.limit
+    if setting != "batch_size":
+        return (
+            f"with train.{setting}={size}",
+            f"begin anew with train.{setting}={max(1, size // 2)} train.accumulation={batches.accumulation * 2}, which "
+            "makes updates of about the same rows; train.gradient_checkpointing=true saves more",
+        )
     return (
         f"with train.batch_size={batches.batch_size}",
         f"begin anew with --auto-batch, which finds a batch that fits and makes the same updates; by hand: "
@@ -176,8 +183,7 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
             hint="look at history.jsonl, or choose by another score: task.select_by=loss",
         )
     batches = trainer.batches
-    epochs, updates = divmod(state.global_step, batches.updates)
-    examples = epochs * batches.rows + updates * batches.update_rows
+    examples = batches.seen(state.global_step)
     working = max(clock.seconds - clock.aside, 1e-9)
     half = trainer.args.bf16 or trainer.args.fp16
     dtype = torch.float32 if not half else torch.bfloat16 if trainer.args.bf16 else torch.float16

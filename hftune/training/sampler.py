@@ -123,6 +123,22 @@ class RankBatches(Sampler[list[Any]]):
         """Updates in one epoch."""
         return -(-self.rows // self.update_rows)
 
+    @property
+    def limit(self) -> tuple[str, int]:
+        """The setting that bounds a batch, and its value."""
+        return "batch_size", self.batch_size
+
+    @property
+    def fixed_lengths(self) -> np.ndarray:
+        """Tokens of each row, where they are the same in every epoch."""
+        assert isinstance(self._lengths, np.ndarray), "lengths are given, and for good"
+        return self._lengths
+
+    def seen(self, updates: int) -> int:
+        """Rows that so many updates have taken."""
+        epochs, rest = divmod(updates, self.updates)
+        return epochs * self.rows + rest * self.update_rows
+
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before it iterates."""
         self._epoch = epoch

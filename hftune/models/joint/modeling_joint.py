@@ -94,8 +94,9 @@ class _TwoHeads(PreTrainedModel):  # type: ignore[misc]
         )
         loss, mlm_loss = classified.loss, None
         if mlm_labels is not None and mlm_alpha != 0:
+            # An encoder whose last layer computes only what a classifier reads is asked for every token here.
             hidden = self.base_model(
-                input_ids=mlm_input_ids, attention_mask=mlm_attention_mask, return_dict=True
+                input_ids=mlm_input_ids, attention_mask=mlm_attention_mask, return_dict=True, every_token=True
             ).last_hidden_state  # (other rows, other tokens, d)
             total, logits = masked_lm_sum(self.mlm_head, hidden, mlm_labels)
             mlm_loss = total / (max(1, len(logits)) if mlm_items is None else mlm_items)

@@ -95,15 +95,11 @@ class Layout:
 
     def pack(self, x: Tensor) -> Tensor:
         """Move real tokens to the front: [B, T, C] by slot → [B, T, C] packed."""
-        return x if self.order is None else x.gather(1, self.order[..., None].expand_as(x))
+        return x if self.order is None else _moved(x, self.order)
 
     def unpack(self, x: Tensor, dim: int = 1) -> Tensor:
         """Undo ``pack`` along ``dim`` of a tensor whose first dimension is the batch."""
-        if self.restore is None:
-            return x
-        shape = [1] * x.dim()
-        shape[0], shape[dim] = self.restore.shape
-        return x.gather(dim, self.restore.view(shape).expand_as(x))
+        return x if self.restore is None else _moved(x.transpose(1, dim), self.restore).transpose(1, dim)
 
     def cached_view(self) -> tuple[Tensor, Tensor]:
         """``ranks`` and ``visible``, which every layout with a past has."""
@@ -185,6 +181,13 @@ class QueryKeyValueAttention(CausalAttention):
         """Queries, keys and values, each [B, H, T, D], as views of one product."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)  # each [B, T, C]
         return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+
+
+def _moved(x: Tensor, order: Tensor) -> Tensor:
+    """The tokens of ``x`` [B, T, …] in the order [B, T], each as a whole: one channel at a time is far slower."""
+    rows, length = order.shape
+    first = torch.arange(rows, device=x.device)[:, None] * length  # [B, 1]
+    return x.reshape(rows * length, -1).index_select(0, (order + first).flatten()).view(x.shape)
 
 
 def _identity_like(v: Tensor) -> Tensor:

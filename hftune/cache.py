@@ -1,4 +1,4 @@
-"""What can be made again and is kept between runs, in a bounded space. Used by ``features`` and ``packing``.
+"""What can be made again and is kept between runs, in a bounded space. Used by tasks and models.
 
 It lies below ~/.cache/hftune (HFTUNE_CACHE names another folder) and takes 20 GB at most (HFTUNE_CACHE_GB says another
 number): whenever something is added, what was not used for longest goes. All of it can be deleted at any time.
@@ -20,7 +20,7 @@ from hftune.errors import HftuneError
 GIGABYTE = 10**9
 USUAL = 20.0
 """Gigabytes where HFTUNE_CACHE_GB says nothing."""
-KINDS = ("blocks", "features")
+KINDS = ("blocks", "features", "tokens", "vocabularies")
 OURS = re.compile(r"\.?[0-9a-f]{32,64}\.(bin|json|safetensors)(\..+)?")
 """Names of our files, half-written ones among them: the folder may be one that holds others too."""
 IN_USE = 3600.0
