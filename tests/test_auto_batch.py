@@ -202,7 +202,7 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
     odd = recipe(home, "joint", **AUTO, **{"task.mlm_batch_size": 5})
     with pytest.raises(RunFailed, match="a pass of 8 rows beside 5 unlabelled ones"):
         assemble(odd, RunDir(tmp_path), Silent())
-    monkeypatch.setattr(HftuneTrainer, "sharded", True)
+    monkeypatch.setattr(HftuneTrainer, "sharding", True)
     with pytest.raises(HftuneError, match="sharded"):
         Case(tmp_path, {"auto_batch": True}).trainer()
 

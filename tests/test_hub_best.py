@@ -185,7 +185,7 @@ def test_it_needs_a_place_and_a_whole_model(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match=r"push_each_best do nothing without hub\.push_to"):
         load_recipe(None, {"hub.push_each_best": True})
     recipe = load_recipe(None, {"hub.push_each_best": True, "hub.push_to": "me/it"})
-    sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharded=True))
+    sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharding="FSDP2"))
     with pytest.raises(HftuneError, match="shards its weights"):
         publication = Publication(recipe, RunDir(tmp_path), Silent())
         publication.follow(sharded, [])

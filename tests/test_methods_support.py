@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from hftune.config.method import Ia3Method, LoraMethod, PrefixMethod, PromptMeth
 from hftune.config.model import ModelSection
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import read_json, write_json
 from hftune.methods import METHODS
 from hftune.methods.formula import evaluate, letters_of
 from hftune.models.classifier import Classifier
@@ -167,19 +167,18 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_and_saved(method: str, tm
     expected = classifier.logits(TEXTS)
     classifier.save(tmp_path / "model", base=base)
     if isinstance(applied.model, PeftModel):
-        # Without the base beside it: the pooler is drawn anew, and the adapter must bring its own.
-        adapter = tmp_path / "model" / "adapter_config.json"
-        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": base.name})
+        # With the checkpoint itself as its base: the pooler is drawn anew, and the adapter must bring its own.
+        shutil.copytree(tmp_path / "masked", tmp_path / "model" / "base", dirs_exist_ok=True)
     assert close(Classifier.load(str(tmp_path / "model"), device="cpu").logits(TEXTS), expected)
 
 
-def test_training_does_not_start_from_an_adapter(tmp_path: Path) -> None:
+def test_training_does_not_start_from_a_prefix(tmp_path: Path) -> None:
     words = tokenizer(tmp_path / "words")
-    applied = methods.apply(model("bert"), section("lora"), ())
+    applied = methods.apply(model("bert"), section("prefix"), ())
     Classifier(applied.model, words, NAMES, 24, "longest").save(tmp_path / "model", base=ModelSection())
-    with pytest.raises(HftuneError, match="is an adapter, not a whole model") as caught:
+    with pytest.raises(HftuneError, match="stays beside the weights of its base") as caught:
         load_sequence_classifier(ModelSection(name=str(tmp_path / "model")), words, NAMES)
-    assert "method.merge=true" in caught.value.hint
+    assert "lora or ia3" in caught.value.hint
     (tmp_path / "model" / "hftune.json").unlink()
     with pytest.raises(HftuneError, match="its labels are not known"):
         Classifier.load(str(tmp_path / "model"))

@@ -35,6 +35,12 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 TINY = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "block_size": 8}
 
 
+@pytest.fixture(autouse=True)
+def no_bf16_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests hold the steps against exact ones, so they are made in fp32 on every machine."""
+    monkeypatch.setattr("hftune.training.muon.has_fast_bf16", lambda device: False)
+
+
 def mingpt(**changed: Any) -> Any:
     torch.manual_seed(3)
     return MinGPTForCausalLM(MinGPTConfig(**{**TINY, **changed}))

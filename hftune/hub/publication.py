@@ -48,7 +48,7 @@ class Publication:
         """
         if not self.section.push_each_best:
             return
-        if job.trainer.sharded:
+        if job.trainer.sharding:
             raise HftuneError(
                 "hub.push_each_best needs the whole model in one process, and this launch shards its weights",
                 hint="leave --push-each-best out; the finished model is pushed with --push-to-hub",
