@@ -15,6 +15,7 @@ from hftune.evaluation.knowledge import (
     answer_scores,
     answers_collapsed,
     area_under_risk,
+    exact_match,
     knowledge,
     name_in,
     names_in_text,
@@ -119,6 +120,13 @@ def test_other_bad_lines(tmp_path: Path, text: str, message: str) -> None:
         load_questions(folder(tmp_path, train=text, dev="a?\tb\n"))
 
 
+def test_only_test_may_lack_answers(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        files = {"train": "a?\tb\n", "dev": "a?\tb\n", split: "a?\nb?\tc\n"}
+        with pytest.raises(HftuneError, match=rf"'{split}\.tsv', line 1: expected question<TAB>answer"):
+            load_questions(folder(tmp_path, **files))
+
+
 def test_answers_in_some_lines_of_test_only(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="line 2: has a tab, but"):
         load_questions(folder(tmp_path, train="a?\tb\n", dev="a?\tb\n", test="a?\nb?\tc\n"))
@@ -132,6 +140,8 @@ def test_templates() -> None:
     assert name_in("Where was Ada B. Low born?", "Where was {} born?") == "Ada B. Low"
     assert name_in("When was Ada born?", "Where was {} born?") is None
     assert names_in_text({"Ada Low", "Bob"}, ["Ada Lowell met Bobby.", "(Bob)"]) == {"Bob"}
+    assert names_in_text({"Ada", "Low"}, ["Wilhelmiada and McLow", "LowLow"]) == set(), "not the end of a word"
+    assert names_in_text({"Low"}, ["McLow met Low"]) == {"Low"}
 
 
 def test_risk_and_coverage() -> None:
@@ -140,6 +150,7 @@ def test_risk_and_coverage() -> None:
     assert len(curve) == 100
     assert curve[49] == {"coverage": 0.5, "accuracy": 1.0, "confidence": 0.8}
     assert curve[-1] == {"coverage": 1.0, "accuracy": 0.5, "confidence": 0.1}
+    assert curve[50] == {"coverage": 0.51, "accuracy": pytest.approx(2 / 3), "confidence": 0.7}, "51 % of 4 take three"
     assert area_under_risk(sure, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
     # Equally sure answers can't be told apart, whatever order they come in.
     alike = np.full(4, 0.5)
@@ -159,6 +170,7 @@ def test_scores_and_groups() -> None:
     ]
     scores = answer_scores(rows)
     assert scores["exact_match"] == 0.5
+    assert exact_match(["rome", "Rome.", " Rome"], ["Rome", "Rome", "Rome"]).tolist() == [0, 0, 1], "to the letter"
     assert scores["ece"] == pytest.approx((0.1 + 0.3 + 0.5 + 0.3) / 4)
     groups = knowledge(rows)["groups"]
     assert [(one["seen_in_pretraining"], one["rows"], one["exact_match"]) for one in groups] == [

@@ -74,6 +74,10 @@ def test_lengths_and_shares_are_those_that_were_asked_for() -> None:
     assert abs(shares.mean() - 0.25) < 0.005
     assert shares.min() > 0.11 and shares.max() < 0.39
     assert drawn.spans.min() == 0 and (drawn.spans + drawn.widths == drawn.lengths[:, None]).any(), "at either end"
+    three = plan(long, Corruption(48, 112, 0.25, 3, False), seed=3, epoch=2)
+    assert abs((three.widths.sum(1) / three.lengths).mean() - 0.25) < 0.01, "several spans share it"
+    most = plan(np.full(500, 6), Corruption(4, 112, 0.99, 2, False), seed=3, epoch=2)
+    assert (most.widths.sum(1) < most.lengths).all() and most.widths.min() >= 0, "something always stays"
     whole = plan(np.full(50, 20), Corruption(48, 112, 0.25, 1, False), seed=3, epoch=2)
     assert (whole.lengths == 20).all(), "a document that is shorter is taken whole"
 
