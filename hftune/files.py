@@ -16,6 +16,9 @@ from typing import Any
 from hftune.errors import HftuneError
 from hftune.escapes import json_text
 
+STAGED = ".staged"
+"""How the name of a file ends that is being written."""
+
 
 class Damaged(HftuneError, ValueError):
     """A file that is not what its name says."""
@@ -28,6 +31,12 @@ class Damaged(HftuneError, ValueError):
             f"{path}{at} is damaged: {reason[:200]}",
             hint="it was changed or cut off; take it again from where it was made",
         )
+
+
+def remove_staged(folder: Path) -> None:
+    """Remove what a killed process was writing anywhere below a folder that is nobody else's now."""
+    for left in folder.rglob(f".*{STAGED}"):
+        left.unlink(missing_ok=True)
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -50,7 +59,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=STAGED)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
-from hftune.files import disk_is_full
+from hftune.files import disk_is_full, remove_staged
 from hftune.runs.directory import RunDir, is_run
 from hftune.training.launch import contact_is_lost, is_main_process, wait_for_everyone
 from hftune.training.memory import out_of_memory
@@ -43,6 +43,7 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
         run = RunDir.create(path)
     try:
         with run.locked(), _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
+            remove_staged(path)
             wait_for_everyone()
             yield run
     finally:

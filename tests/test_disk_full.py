@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 from crash_case import differences, recipe, remains, sitting, write_data
 from forks import joined, start
+from soak import Log, Prover, live, outcome
 
+from hftune import verify
 from hftune.errors import RunFailed
+from hftune.pipeline import train
 from hftune.training.checkpoints import fault, listed, step_of
 
 NEW_USER, NEW_MOUNTS, REMOUNT, PRIVATE = 0x10000000, 0x00020000, 32, 1 << 18
@@ -77,6 +80,34 @@ def test_a_full_disk_in_a_save(home: Path, tmp_path: Path, share: float) -> None
     pages = [-(-path.stat().st_size // 4096) for path in (expected / "checkpoints" / "checkpoint-3").iterdir()]
     size = 4096 * int(sum(pages) * (2 + share) + 8)
     (code,) = joined([start(train_on, tmp_path / "disk", size, wanted, expected)])
+    if code == NOT_ALLOWED:
+        pytest.skip("this system lets a user mount nothing")
+    assert code == 0
+
+
+def whole_run_on(place: Path, size: int, wanted: Any, expected: Path) -> None:
+    """The pipeline on a disk that may be full at any stage, then on one that is large enough."""
+    small_disk(place, size)
+    verify._STANDING.append(Prover())  # type: ignore[arg-type]
+    try:
+        train(wanted, place / "run", resume=True, listener=Log(Path(f"{place}.log")))
+    except RunFailed as failed:
+        assert "disk is full" in failed.message and "--resume" in failed.hint, failed
+        before = whole_checkpoints(place / "run")
+        grow(place, 100 * size)
+        train(wanted, place / "run", resume=True, listener=Log(Path(f"{place}.log")))
+        assert set(before) <= set(whole_checkpoints(place / "run"))
+    assert differences(outcome(place / "run"), outcome(expected)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("twentieths", range(1, 21))
+def test_a_full_disk_at_any_stage(home: Path, tmp_path: Path, twentieths: int) -> None:
+    wanted, expected = recipe(home, "classify", "lora", **{"train.eval_steps": 4}), home / "whole"
+    if not expected.exists():
+        assert joined([start(live, wanted, expected, home / "whole.log")]) == [0]
+    size = 4096 * sum(1 + path.stat().st_size // 4096 for path in expected.rglob("*")) * twentieths // 20
+    (code,) = joined([start(whole_run_on, tmp_path / "disk", size, wanted, expected)])
     if code == NOT_ALLOWED:
         pytest.skip("this system lets a user mount nothing")
     assert code == 0

@@ -217,3 +217,14 @@ def test_an_error_gives_the_lock_free(tmp_path: Path) -> None:
         raise KeyError
     with run.locked():
         pass
+
+
+def test_what_a_killed_process_was_writing_is_swept_away(tmp_path: Path) -> None:
+    from hftune.files import STAGED, remove_staged, write_text
+
+    write_text(tmp_path / "model" / "hftune.json", "{}")
+    left = tmp_path / "model" / f".hftune.json.ab12{STAGED}"
+    left.write_text("{")
+    (tmp_path / ".lock").write_text("")
+    remove_staged(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", "hftune.json", "model"]
