@@ -6,6 +6,7 @@ Nothing is trained and nothing stays on disk. Called by ``hftune.cli.train``.
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -41,6 +42,8 @@ class Estimate:
     seconds_per_update: float
     estimated_minutes: float
     estimated_memory_gb: float
+    compiling: str = "off"
+    """Whether it pays, as far as a few batches tell."""
 
     def as_dict(self) -> dict[str, Any]:
         """For the terminal and --json."""
@@ -70,6 +73,7 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         updates = train.max_steps or max(1, round(per_epoch * (train.epochs or 1)))
         loss, per_token = _time_batches(job, loader)
         per_pass = _time_head(job, loader) if job.applied.precomputed else None
+        compiled = _time_compiled(job, loader) if trainer.args.torch_compile else None
     tokens, dev_tokens = sum(job.inputs.train_lengths), sum(job.inputs.dev_lengths)
     if per_pass is not None:
         # The frozen encoder runs once over all rows; from then on the head trains by itself.
@@ -94,6 +98,7 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         seconds_per_update=round(per_update, 4),
         estimated_minutes=round(seconds / 60, 2),
         estimated_memory_gb=round(_memory_gb(job), 2),
+        compiling="off" if compiled is None else _break_even(per_token, *compiled, per_update, updates),
     )
 
 
@@ -125,6 +130,32 @@ def _time_head(job: Job, loader: Any) -> float:
         inputs = {"inputs_embeds": features, "labels": batch["labels"]}
         trainer.compute_loss(parts.trained, inputs).backward()
     return (time.perf_counter() - began) / TIMED_STEPS
+
+
+def _time_compiled(job: Job, loader: Any) -> tuple[float, float]:
+    """Seconds until the compiled model has seen a few batches, and seconds a token from then on."""
+    began = time.perf_counter()
+    job.trainer.model.compile()
+    _time_batches(job, loader)  # the same batches as below: what is compiled for their lengths is not counted there
+    return time.perf_counter() - began, _time_batches(job, loader)[1]
+
+
+def _break_even(eager: float, spent: float, compiled: float, per_update: float, updates: int) -> str:
+    """From which update on compiling has paid for itself.
+
+    Args:
+        eager: Seconds a token as it is.
+        spent: Seconds that compiling took.
+        compiled: Seconds a token when compiled.
+        per_update: Seconds of an update as it is.
+        updates: Of the whole run.
+    """
+    saved = per_update * (1 - compiled / eager)
+    if saved <= 0:
+        return f"does not pay: {compiled / eager:.2f} times the time of an update, after {spent:.0f} s of compiling"
+    needed = math.ceil(spent / saved)
+    verdict = "pays" if needed < updates else "does not pay"
+    return f"{verdict}: {spent:.0f} s of compiling, {saved:.3f} s saved an update, even after {needed:,} of {updates:,}"
 
 
 def _memory_gb(job: Job) -> float:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 from tiny import QUICK, csv_folder, pairs_folder, parquet_folder, stars_folder
 
+from hftune import dryrun
 from hftune.config import load_recipe
 
 Hftune = Callable[..., tuple[int, str, str]]
@@ -130,8 +132,6 @@ def test_a_group_of_seeds_has_mean_and_std(here: Path, hftune: Hftune) -> None:
 
 
 def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hftune import dryrun
-
     monkeypatch.setattr(dryrun, "_time_batches", lambda job, loader: (0.7, 0.5))
     spent = []
     real = dryrun._time_head
@@ -145,6 +145,25 @@ def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatc
     assert spent[0] > 0 and len(spent) == 1
     once = tokens[0] - 100 * 0.01 / 0.5  # 5 updates an epoch
     assert tokens[1] > 15 * once, "without features it runs once an epoch"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "updates", "said"),
+    [(0.5, 1000, "pays: 30 s"), (0.5, 10, "does not pay: 30 s"), (1.2, 1000, "does not pay: 1.20 times")],
+)
+def test_whether_compiling_pays_is_told_by_what_it_costs_and_saves(compiled: float, updates: int, said: str) -> None:
+    told = dryrun._break_even(1.0, 30.0, compiled, 2.0, updates)
+    assert told.startswith(said) and (compiled > 1 or f"even after 30 of {updates:,}" in told)
+
+
+def test_a_dry_run_tries_compiling_only_where_it_is_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: asked.append(model))
+    monkeypatch.setattr("hftune.training.arguments.has_compiler", lambda: True)
+    settings = {"data.name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.max_steps": 4}
+    assert dryrun.dry_run(load_recipe(None, settings)).compiling == "off" and not asked
+    told = dryrun.dry_run(load_recipe(None, {**settings, "train.compile": True})).compiling
+    assert len(asked) == 1 and "pay" in told
 
 
 def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune) -> None:
