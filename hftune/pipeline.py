@@ -14,6 +14,7 @@ from typing import Any
 from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
+from hftune.files import remove_staged
 from hftune.opening import opened, refuse_other_recipe
 from hftune.runs.directory import RunDir, in_use, is_run
 from hftune.runs.environment import describe as describe_environment
@@ -85,8 +86,10 @@ def train(
         run = RunDir.open(path)
         refuse_other_recipe(run, recipe)
         if is_main_process():
-            if not run.report.is_file():
-                write_pages(run)  # it was stopped between its scores and its pages
+            if not run.report.is_file():  # it was stopped between its scores and its pages
+                with run.locked():
+                    remove_staged(path)
+                    write_pages(run)
             hub.Publication(recipe, run, listener).finish()
         return RunResult(run, run.read_metrics())
 

@@ -17,7 +17,7 @@ from hftune.config.train import TrainSection
 from hftune.errors import HftuneError, RunFailed
 from hftune.training.checkpoints import listed, read_manifest
 from hftune.training.inputs import TrainingInputs
-from hftune.training.launch import agreed, smallest, world_size
+from hftune.training.launch import agreed, local_world_size, smallest
 from hftune.training.memory import measured, ran_out
 from hftune.training.room import free_memory
 from hftune.training.trainer import HftuneTrainer
@@ -158,8 +158,7 @@ def largest_within(sizes: Iterable[int], use: Callable[[int], int], room: int) -
 
 def _on_cpu(trial: Trial) -> Callable[[Sequence[int], Callable[[int], None]], int]:
     """A search that asks how much memory is free instead of trying until the system ends the process."""
-    processes = world_size()  # on one machine at worst
-    room = int(SPARE * free_memory() / processes) - trial.reserve
+    room = int(SPARE * free_memory() / local_world_size()) - trial.reserve
 
     def search(sizes: Sequence[int], attempt: Callable[[int], None]) -> int:
         attempt(1)  # what libraries set aside once does not go with the rows
