@@ -192,6 +192,15 @@ with exclusive(Path(sys.argv[1])):
 """
 
 
+def test_what_a_run_leaves_that_was_killed_before_its_recipe_is_taken_up_and_cleared_away(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "a")
+    run.checkpoints.mkdir()
+    (run.path / ".lock").touch()
+    assert RunDir.create(run.path) == run
+    run.discard_if_not_begun()
+    assert not run.path.exists()
+
+
 def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "a")
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:

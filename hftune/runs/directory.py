@@ -39,7 +39,7 @@ class RunDir:
         """Make the directory of a new run.
 
         Args:
-            path: Where the run shall lie. Hidden files there do no harm; anything else means it is in use.
+            path: Where the run shall lie. Hidden files and empty folders there do no harm; anything else is in use.
 
         Raises:
             HftuneError: The path is in use, or can't be made.
@@ -156,6 +156,8 @@ class RunDir:
             return
         for left in (self.path / LOCK, self.path / OWNER):
             left.unlink(missing_ok=True)
+        if self.checkpoints.is_dir():
+            self.checkpoints.rmdir()
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
@@ -236,10 +238,17 @@ def is_run(path: Path) -> bool:
 
 
 def in_use(path: Path) -> bool:
-    """Whether something lies here that a new run must not touch. Hidden files alone do not count."""
+    """Whether something lies here that a new run must not touch.
+
+    Hidden files do not count, nor do empty folders: a run that was killed before it wrote its recipe leaves both.
+    """
     if not path.is_dir():
         return path.exists() or path.is_symlink()
-    return any(not entry.name.startswith(".") for entry in path.iterdir())
+    return any(not entry.name.startswith(".") and not _is_empty_folder(entry) for entry in path.iterdir())
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def runs_in(folder: Path) -> list[RunDir]:
