@@ -155,7 +155,7 @@ def test_what_is_refused_before_training(folder: Path, here: Path, hftune: Hftun
     code, _, err = hftune("boolq", "--method", "prefix", "--set", "train.gradient_checkpointing=true", *data)
     assert code == 2 and "gradient_checkpointing" in err
     code, _, err = hftune("boolq", "--method", "prefx", *data)
-    assert code == 2 and "Did you mean prefix?" in err
+    assert code == 2 and "did you mean 'prefix'?" in err
     code, _, err = hftune("boolq", "--method", "full", "--max-length", "6", *data)
     assert code == 2 and "data.truncate" in err and "--max-length" in err
     assert not (here / "runs").exists() or not list((here / "runs").iterdir())
@@ -210,6 +210,7 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     )
     assert code == 0, err
     assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
+    assert given["over"] == ["method=full,head,prefix,prompt,ptuning,lora,ia3,bitfit"]
     assert given["sets"] == [
         *('model.name="some/model"', "data.labels=50"),
         *("train.learning_rate=null", "train.epochs=null"),
@@ -217,5 +218,8 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     for flag in (("--merge",), ("--dry-run",), ("--push-to-hub", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
+    assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["over"] == ["method=lora,head"]
+    code, _, err = hftune("boolq", "--method", "lora,hed")
+    assert code == 2 and "got 'hed'" in err and "did you mean 'head'?" in err and "learning rate" not in err
     code, _, err = hftune("boolq", "--method", "lora", "--jobs", "2")
     assert code == 2 and "--jobs" in err and "--method all" in err

@@ -26,6 +26,7 @@ from hftune.studies.tables import csv_text, markdown_text
 Hftune = Callable[..., tuple[int, str, str]]
 LR = "train.learning_rate"
 GOOD, SAME, BAD = "learning_rate=0.001", "learning_rate=0.01", "learning_rate=0.1"
+COUNTS = {"trainable": 2, "total": 9, "formula": None}
 SHARES = {GOOD: 0.8, SAME: 0.795, BAD: 0.7}
 
 
@@ -81,6 +82,12 @@ def test_what_dev_selected_and_where_test_was_scored_is_said(study: StudyDir, te
     assert not any("compared on dev" in note for note in everything.notes)
 
 
+def test_settings_that_are_level_on_dev_are_named(tmp_path: Path) -> None:
+    shares = dict.fromkeys((GOOD, SAME, BAD), 0.5)
+    study = plant_study(tmp_path / "s", Plan(over={LR: [0.001, 0.01, 0.1]}), shares)
+    assert f"level with {SAME}, {BAD}, which the plan names later" in compare_study(study).notes[0]
+
+
 def test_by_loss_lower_is_better(study: StudyDir) -> None:
     compared = compare_study(study, metric="loss")
     assert [row.name for row in compared.rows] == [GOOD, SAME, BAD]
@@ -111,7 +118,7 @@ def test_runs_that_differ_in_nothing_but_the_seed_are_one_system(tmp_path: Path)
     (pair,) = compare_systems(systems).pairs
     assert "is better, with 3 seeds" in pair.words
     two = compare_systems(collect([tmp_path / "lr0.001" / "seed-1", tmp_path / "lr0.01" / "seed-2"]))
-    assert "one seed says nothing about seeds" in two.pairs[0].words
+    assert "with 1 seed; the interval is over rows only" in two.pairs[0].words
     assert any("too few" in note for note in two.notes)
     twice = collect([tmp_path / "lr0.001", tmp_path / "lr0.001" / "seed-1"])
     assert twice[0].seeds == (1, 2, 3)
@@ -181,7 +188,7 @@ def test_the_files_are_a_function_of_the_folder(study: StudyDir) -> None:
     write_study(study)
     assert {path: path.read_bytes() for path in study.path.rglob("*") if path.is_file()} == before
     page = (study.path / "report.html").read_text()
-    assert "is better, with 3 seeds" in page and "hftune sweep planted/study.yaml" in page
+    assert "is better, with 3 seeds" in page and f"hftune sweep {study.path}/study.yaml" in page
 
 
 def test_a_page_left_behind_by_a_killed_study_is_made_again(tmp_path: Path) -> None:
@@ -193,6 +200,17 @@ def test_a_page_left_behind_by_a_killed_study_is_made_again(tmp_path: Path) -> N
 
 
 # ---- figures ----
+
+
+def test_what_collapsed_is_not_the_best_for_its_cost(tmp_path: Path) -> None:
+    plant_run(tmp_path / "lost", load_recipe(None, {LR: 1.0}), 0.6, collapsed=True, parameters=COUNTS)
+    plant_run(tmp_path / "full", load_recipe(None, {LR: 2.0}), 0.8)
+    compared = compare_systems(collect([tmp_path / "lost", tmp_path / "full"]))
+    points = plots.points_of(compared, "trainable")
+    assert min(points, key=lambda one: one.x).collapsed
+    assert [point.rank for point in plots.pareto(points)] == [1]
+    assert compared.notes[-1] == f"collapsed to one class: {compared.rows[1].name} (1 of 1 run)"
+    assert plots.trade_off(compared, "trainable") is not None
 
 
 def test_the_front_is_what_nothing_beats() -> None:

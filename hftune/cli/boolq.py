@@ -2,6 +2,7 @@
 
 hftune boolq --method prefix
 hftune boolq --recipe boolq/roberta-base/lora --seeds 1,2,3
+hftune boolq --method lora,head --seeds 1,2,3
 hftune boolq --method all --jobs 2
 """
 
@@ -22,31 +23,42 @@ ALL = "all"
 FOR_FRESH_WEIGHTS = ("lr", "epochs")
 """What these recipes state for their own model, and is far too much for weights that have been trained before."""
 
+Method = Annotated[
+    str | None,
+    options.option(
+        options.WHAT,
+        "KIND",
+        "Which weights move: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit; several with commas, "
+        f"or {ALL}, as one study.",
+        "--method",
+    ),
+]
 Jobs = Annotated[
     int | None,
     options.option(
-        options.RUN, "N", f"With --method {ALL}: runs at once; threads are shared out.", "--jobs", "-j", min=1
+        options.RUN, "N", "With several methods: runs at once; threads are shared out.", "--jobs", "-j", min=1
     ),
 ]
 
 
-@training_command(own={"jobs": Jobs}, without=COLUMNS)
+@training_command(own={"method": Method, "jobs": Jobs}, without=COLUMNS)
 def boolq(typed: Typed) -> None:
-    """Answer yes/no questions over passages, under one method or all: --method all trains and compares every one.
+    """Answer yes/no questions over passages, under one method or several, which are trained and compared.
 
     Data: the embedded boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
     """
     typed = _suited_to_model(typed)
-    method = typed.flags["method"]
-    if method == ALL:
-        _train_all(typed)
+    methods = _methods(typed.flags["method"])
+    if len(methods) > 1:
+        _train_several(typed, methods)
         return
     if typed.others["jobs"] is not None:
         raise HftuneError(
             "--jobs says how many runs of a study are made at once, and one method is one run",
             hint=f"leave it out, or train every method: --method {ALL}",
         )
-    typed.train(task="classify", default=_default_recipe(method), suits_others=True)
+    default = f"{DEFAULTS}/{methods[0] if methods else 'full'}"
+    typed.train(task="classify", default=default, suits_others=True)
 
 
 def _suited_to_model(typed: Typed) -> Typed:
@@ -60,15 +72,28 @@ def _suited_to_model(typed: Typed) -> Typed:
     return dataclasses.replace(typed, sets=[*unsaid, *(typed.sets or [])])
 
 
-def _default_recipe(method: str | None) -> str:
-    """The recipe made for the method; with a method that is not one, the check of the recipe says so."""
+def _methods(typed: str | None) -> list[str]:
+    """The methods that were asked for; none where the recipe says it."""
     from hftune.config.kinds import section_kinds
+    from hftune.suggest import did_you_mean
 
-    return f"{DEFAULTS}/{method if method in section_kinds('method') else 'full'}"
+    known = [str(kind) for kind in section_kinds("method")]
+    if typed is None:
+        return []
+    asked = known if typed.strip() == ALL else [name.strip() for name in typed.split(",")]
+    for name in asked:
+        if name not in known:
+            raise HftuneError(
+                f"--method: expected {', '.join(known)}, several of them with commas, or {ALL}; got {name!r}",
+                hint=did_you_mean(name, [*known, ALL]) or f"train every method: --method {ALL}",
+            )
+    if len(set(asked)) < len(asked):
+        raise HftuneError(f"--method {typed} names a method twice", hint="name each once")
+    return asked
 
 
-def _train_all(typed: Typed) -> None:
-    """Every method as one study; what the flags say holds for each of them."""
+def _train_several(typed: Typed, methods: list[str]) -> None:
+    """Several methods as one study; what the flags say holds for each of them."""
     from hftune.cli.sweep import sweep
 
     flags, seeds = typed.flags, typed.seeds
@@ -78,7 +103,7 @@ def _train_all(typed: Typed) -> None:
         ("--dry-run", typed.dry_run, "try the methods one by one: --method lora --dry-run"),
     ):
         if given:
-            raise HftuneError(f"{flag} does not go with --method {ALL}", hint=instead)
+            raise HftuneError(f"{flag} goes with one method, and these are {len(methods)}", hint=instead)
     if seeds is not None and flags["seed"] is not None:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
     same = {key: value for key, value in flags.items() if key not in ("method", "seed")}
@@ -86,6 +111,7 @@ def _train_all(typed: Typed) -> None:
     sweep(
         study=STUDY,
         recipe=typed.recipe,
+        over=[f"method={','.join(methods)}"],
         sets=[*stated, *(typed.sets or [])],
         seeds=seeds if flags["seed"] is None else str(flags["seed"]),
         jobs=typed.others["jobs"],

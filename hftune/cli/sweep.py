@@ -35,7 +35,8 @@ Over = Annotated[
     typer.Option(
         "--over",
         metavar="KEY=A,B",
-        help="A setting and its values; may be given often. With --search also KEY=LOW..HIGH.",
+        help="A setting and its values, or which of a study's named settings; may be given often. "
+        "With --search also KEY=LOW..HIGH.",
     ),
 ]
 Seeds = Annotated[
@@ -155,7 +156,8 @@ def _plan(
     if problems:
         raise RecipeError("--set", problems)
     if over:
-        values["over"] = {**_mapping(values, "over"), **parse_over(over)}
+        stated = _mapping(values, "over")
+        values["over"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in parse_over(over).items()}}
     if pairs or same:
         values["set"] = {**_mapping(values, "set"), **same, **dict(pairs)}
     given = {"recipe": recipe, "seeds": seed_list(seeds) or None, "test": test, "search": search}
@@ -166,6 +168,23 @@ def _plan(
     keys = "-".join(key.rpartition(".")[2] for key in plan.over)
     start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
     return plan, safe(f"study-{start}-{keys}")
+
+
+def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:
+    """What was typed for an axis: its values, or names of the settings that the study has under it."""
+    named = stated.get(key)
+    if (
+        not isinstance(named, dict)
+        or not isinstance(axis, list)
+        or not all(isinstance(one, dict) for one in named.values())
+    ):
+        return axis
+    for name in axis:
+        if name not in named:
+            raise HftuneError(
+                f"--over {key}: the study has no {key} {name!r}", hint=f"it has: {', '.join(map(str, named))}"
+            )
+    return {name: named[name] for name in axis}
 
 
 def _refuse_unasked(plan: Plan, over: list[str] | None, sets: list[str] | None) -> None:

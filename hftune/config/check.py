@@ -214,7 +214,8 @@ def _unknown_key(
     label = f"{name} of kind {kind}" if kind and len(section_kinds(name)) > 1 else name
     parent = path.rpartition(".")[0]
     siblings = [setting for setting in here if setting.rpartition(".")[0] == parent]
-    return Problem(path, f"unknown key in {label}", _suggestion(place[-1], path, siblings), source(path))
+    what = f"{label} has no such setting" if path in all_settings() else f"unknown key in {label}"
+    return Problem(path, what, _suggestion(place[-1], path, siblings), source(path))
 
 
 def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:

@@ -21,6 +21,8 @@ from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
 from hftune.config.shipped import find_recipe
 
+TYPED = "from a flag or override"
+
 
 def load_recipe(
     recipe: str | Path | None = None,
@@ -56,7 +58,7 @@ def load_recipe(
     values = merge(stated, flag_pairs + set_pairs, task)
 
     def source(dotted: str) -> str:
-        for origin, pairs in (("--set", set_pairs), ("override", flag_pairs)):
+        for origin, pairs in (("--set", set_pairs), (TYPED, flag_pairs)):
             if any(f"{dotted}.".startswith(f"{key}.") for key, _ in pairs):
                 return origin
         while dotted and dotted not in lines:
@@ -115,7 +117,7 @@ def _override_pairs(overrides: Mapping[str, Any]) -> tuple[list[tuple[str, Any]]
             if value is not None:
                 pairs.append((key, plain(value)))
         except TypeError as error:
-            problems.append(Problem(key, str(error), source="override"))
+            problems.append(Problem(key, str(error), source=TYPED))
     return pairs, problems
 
 

@@ -111,7 +111,8 @@ def _without_anothers_rate(
         return merged
     below = document.get("method")
     stated = below.get("kind") if isinstance(below, Mapping) else None
-    changed = method["kind"] != (stated or default_kind("method"))
+    # Of a method that there is not, the check says so.
+    changed = method["kind"] in section_kinds("method") and method["kind"] != (stated or default_kind("method"))
     asked = isinstance(given.get("train"), Mapping) and "learning_rate" in given["train"]
     if changed and not asked and "learning_rate" in train and isinstance(merged.get("train"), dict):
         logger.info("method.kind is now %s: the recipe's learning rate is left out", method["kind"])

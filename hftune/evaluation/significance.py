@@ -219,9 +219,9 @@ def verdict(
         better = first if (comparison.difference > 0) == higher_is_better else second
         words = f"{better} is better, with {seeds}"
     if fewest == 1:
-        words += "; one seed says nothing about seeds: the interval is over test items only, use 3 or more"
+        words += "; the interval is over rows only"
     elif fewest < ENOUGH_SEEDS:
-        words += "; too few seeds to know how much they matter, use 3 or more"
+        words += "; too few to know how much seeds matter"
     return f"{first} − {second}: {shown} {span}: {words}"
 
 

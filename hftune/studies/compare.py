@@ -89,6 +89,11 @@ class Compared:
     notes: tuple[str, ...]
 
     @property
+    def one_seed(self) -> bool:
+        """Whether nothing is known of other seeds."""
+        return all(len(row.seeds) == 1 for row in self.rows)
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """The splits that some row has a score on."""
         return tuple(split for split in ("dev", "test") if any(split in row.scores for row in self.rows))
@@ -103,9 +108,10 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     selection = select(study)
     systems = of_study(study)
     scored = [system for system in systems if is_scored(system, "test")]
+    level = f"; level with {', '.join(selection.level)}, which the plan names later" if selection.level else ""
     notes = [
         f"{selection.setting.name} was selected by its mean dev {selection.metric}, {selection.mean:.4f}"
-        f" over {_count(selection.seeds, 'seed')}; test played no part in it"
+        f" over {_count(selection.seeds, 'seed')}; test played no part in it{level}"
     ]
     if len(scored) == len(systems) > 1:
         notes.append("test was scored for all settings: the best of them on test is not an unbiased result")
@@ -282,9 +288,9 @@ def _notes(systems: Sequence[System], rows: Sequence[Row], split: str) -> list[s
         notes.append("compared on dev, which also chose the checkpoints: expect less on new data")
     elif len({run.read_metrics()["data"]["fingerprints"]["dev"] for one in systems for run in one.runs}) > 1:
         notes.append("the dev rows differ, so that dev scores are not comparable; test rows are the same")
-    for row in rows:
-        if row.collapsed:
-            notes.append(f"{row.name}: {row.collapsed} of {_count(len(row.seeds), 'run')} collapsed to one class")
+    collapsed = [f"{row.name} ({row.collapsed} of {_count(len(row.seeds), 'run')})" for row in rows if row.collapsed]
+    if collapsed:
+        notes.append(f"collapsed to one class: {', '.join(collapsed)}")
     return notes
 
 

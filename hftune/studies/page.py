@@ -6,6 +6,7 @@ Called by ``hftune.studies.results`` at the end of a study, and so by ``hftune r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hftune.runs.page import Banner, Picture, Section, render
@@ -16,6 +17,7 @@ from hftune.studies.cross import crossed, numeric_axes
 from hftune.studies.folder import PLAN, StudyDir
 from hftune.studies.settings import short_names
 from hftune.studies.systems import System, training_seconds
+from hftune.studies.tables import interval_words
 
 
 def sections(compared: Compared, systems: Sequence[System], study: StudyDir | None) -> list[Section]:
@@ -77,7 +79,8 @@ def _comparison(compared: Compared) -> Section:
         plots.scores(compared),
         alt=f"Dot chart of {len(compared.rows)} settings. Best on dev: {best.name}, with {compared.split} "
         f"{score_name(compared.metric)} {number(best.scores[compared.split].mean)}.",
-        caption=f"{compared.split.capitalize()} {score_name(compared.metric)}: mean over seeds and 95 % interval"
+        caption=f"{compared.split.capitalize()} {score_name(compared.metric)}"
+        f"{': mean over seeds' * (not compared.one_seed)} and 95 % interval"
         + (f"; the first {plots.MOST_ROWS} settings" if len(compared.rows) > plots.MOST_ROWS else ""),
     )
     baselines = [
@@ -88,7 +91,7 @@ def _comparison(compared: Compared) -> Section:
         id="comparison",
         title="Comparison",
         template="study_comparison.html.j2",
-        lead="Settings stand in the order of their dev scores. Intervals allow for other rows and other seeds.",
+        lead=f"Settings stand in the order of their dev scores. {interval_words(compared)}.",
         pictures=(picture,),
         values={"compared": compared, "baselines": baselines, "duration": duration},
     )
@@ -164,11 +167,12 @@ def _cost(compared: Compared) -> Section | None:
         if figure is None:
             continue
         front = plots.pareto(plots.points_of(compared, against), lower_is_better=compared.metric == "loss")
+        named = f"On the front: {', '.join(one.name for one in front)}." if front else "Every run collapsed."
         pictures.append(
             Picture(
                 f"against-{against}",
                 figure,
-                alt=f"Scatter chart of score against {words}. On the front: {', '.join(one.name for one in front)}.",
+                alt=f"Scatter chart of score against {words}. {named}",
                 caption=f"Score against {words}; numbers as in the table, bars span the seeds",
             )
         )
@@ -178,7 +182,7 @@ def _cost(compared: Compared) -> Section | None:
         id="cost",
         title="Score against cost",
         template="study_pictures.html.j2",
-        lead="On the line lies what no cheaper setting reaches.",
+        lead="On the line lies what no cheaper setting reaches. Where every run collapsed, nothing was reached.",
         pictures=tuple(pictures),
     )
 
@@ -212,7 +216,9 @@ def _runs(study: StudyDir) -> Section:
 
 
 def _plan(study: StudyDir) -> Section:
-    name = study.path.resolve().name
+    # As it is named from where the page is made, so that the command can be typed there.
+    here = Path.cwd()
+    path = study.path.relative_to(here) if study.path.is_relative_to(here) else study.path
     return Section(
         id="reproduce",
         title="Make it again",
@@ -220,7 +226,7 @@ def _plan(study: StudyDir) -> Section:
         lead="The plan states what was varied; each run's own folder holds its whole recipe.",
         values={
             "plan": (study.path / PLAN).read_text(encoding="utf-8"),
-            "again": f"hftune sweep {name}/{PLAN} --output {name}-again",
+            "again": f"hftune sweep {path / PLAN} --output {path}-again",
         },
     )
 

@@ -54,6 +54,8 @@ class Point:
     y: float
     low: float
     high: float
+    collapsed: bool = False
+    """Whether every run of it answers with one label."""
 
 
 def scores(compared: Compared) -> Figure:
@@ -178,9 +180,17 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
         axes.annotate(ranks, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=TEXT, color=INK)
     front = pareto(points, lower_is_better=compared.metric == "loss")
     axes.plot([point.x for point in front], [point.y for point in front], color=ORANGE, linewidth=1.2, zorder=1)
-    rest = [point for point in points if point not in front]
-    axes.plot([point.x for point in front], [point.y for point in front], "s", color=ORANGE, label="best for its cost")
-    axes.plot([point.x for point in rest], [point.y for point in rest], "o", color=BLUE, label="others")
+    rest = [point for point in points if point not in front and not point.collapsed]
+    lost = [point for point in points if point.collapsed]
+    for group, marker, colour, words in (
+        (front, "s", ORANGE, "best for its cost"),
+        (rest, "o", BLUE, "others"),
+        (lost, "x", MUTED, "collapsed"),
+    ):
+        if group:
+            axes.plot(
+                [one.x for one in group], [one.y for one in group], marker, color=colour, label=words, linestyle=""
+            )
     if spreads_by_magnitude([point.x for point in points]):
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -213,15 +223,16 @@ def points_of(compared: Compared, against: str) -> list[Point]:
     for place, row in enumerate(compared.rows):
         seeds = row.by_seed[compared.split]
         x = float(row.trainable) if against == "trainable" else row.seconds
-        found.append(Point(place + 1, row.name, x, row.scores[compared.split].mean, min(seeds), max(seeds)))
+        lost = row.collapsed == len(row.seeds)
+        found.append(Point(place + 1, row.name, x, row.scores[compared.split].mean, min(seeds), max(seeds), lost))
     return found
 
 
 def pareto(points: Sequence[Point], *, lower_is_better: bool = False) -> list[Point]:
-    """The points that no other one beats: from cheap to dear, each better than all cheaper ones."""
+    """The points that no other one beats: from cheap to dear, each better than all cheaper ones. None collapsed."""
     sign = -1 if lower_is_better else 1
     front: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.x, -sign * one.y)):
+    for point in sorted((one for one in points if not one.collapsed), key=lambda one: (one.x, -sign * one.y)):
         if not front or sign * point.y > sign * front[-1].y:
             front.append(point)
     return front

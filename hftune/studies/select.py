@@ -20,6 +20,8 @@ class Selection:
     mean: float
     """Mean dev score over its seeds."""
     seeds: int
+    level: tuple[str, ...] = ()
+    """Settings with the same mean, which the plan names later."""
 
 
 def select(study: StudyDir) -> Selection:
@@ -39,8 +41,10 @@ def select(study: StudyDir) -> Selection:
     task = found[0][1][0].read_recipe().task
     sign = 1.0 if task.greater_is_better else -1.0
     means = [fmean(dev_score(run, task.select_by) for run in runs) for _, runs in found]
-    best = max(range(len(found)), key=lambda place: (len(found[place][1]) == wanted, sign * means[place]))
-    return Selection(found[best][0], task.select_by, means[best], len(found[best][1]))
+    ranks = [(len(runs) == wanted, sign * mean) for (_, runs), mean in zip(found, means, strict=True)]
+    best = ranks.index(max(ranks))
+    level = tuple(found[place][0].name for place in range(len(found)) if ranks[place] == ranks[best] and place != best)
+    return Selection(found[best][0], task.select_by, means[best], len(found[best][1]), level)
 
 
 def dev_score(run: RunDir, metric: str) -> float:

@@ -32,6 +32,13 @@ def interval_text(found: Estimate | None) -> str:
     return "–" if found is None else f"{found.low:.4f} … {found.high:.4f}"
 
 
+def interval_words(compared: Compared) -> str:
+    """What scores and intervals are over."""
+    if compared.one_seed:
+        return "One seed; intervals allow for other rows, and know nothing of other seeds"
+    return "Mean ± std over seeds; intervals allow for other rows and other seeds"
+
+
 def memory_text(gigabytes: float | None) -> str:
     """The peak of memory."""
     return "–" if gigabytes is None else f"{gigabytes:.2f} GB"
@@ -68,7 +75,7 @@ def markdown_text(compared: Compared) -> str:
     for name, scores in compared.baselines.items():
         shown = [f"{scores[split]:.4f}" if split in scores else "–" for split in compared.splits]
         lines.append(_line([f"*{baseline_name(name)}*", *shown, "", "", "", "", ""]))
-    lines += ["", f"Mean ± std over seeds; the interval is that of {compared.split}, over rows and seeds."]
+    lines += ["", f"{interval_words(compared)}; the interval is that of {compared.split}."]
     lines += _crossed(compared)
     if compared.pairs:
         lines += ["", *(f"- {inline(pair.words)}" for pair in compared.pairs)]
