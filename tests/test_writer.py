@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.models import decoding
 from hftune.models.causal import load_causal_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.vocabulary import Learning, train_vocabulary
@@ -150,6 +152,28 @@ def test_rows_that_end_leave_their_batch(writer: Writer) -> None:
     assert [(one.text, one.tokens) for one in together] == [(one.text, one.tokens) for one in alone]
     assert len({one.tokens for one in together}) > 1 and all(one.ended for one in together if one.tokens < 10)
     assert [one.log_probability for one in together] == pytest.approx([one.log_probability for one in alone], abs=1e-3)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_what_prompts_begin_with_is_run_once(writer: Writer, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [f"the cat saw a bird and {rest}" for rest in ("the dog", "the bird saw the cat.", "a")][: 4 - samples]
+    drawn = Sampling(max_new_tokens=10, temperature=1.0, seed=4)
+    run: list[int] = []
+    real = type(writer.model).forward
+
+    def counted(self: Any, *args: Any, **inputs: Any) -> Any:
+        run.append(inputs["input_ids"].numel())
+        return real(self, *args, **inputs)
+
+    monkeypatch.setattr(decoding, "_arguments", lambda model: {"position_ids", "logits_to_keep"})
+    monkeypatch.setattr(type(writer.model), "forward", counted)
+    together = [one for made in writer.write(prompts, drawn, samples=samples) for one in made]
+    spent, run[:] = sum(run), []
+    monkeypatch.setattr(decoding, "WORTH_SHARING", 1000)
+    apart = [one for made in writer.write(prompts, drawn, samples=samples) for one in made]
+    assert spent < sum(run)
+    assert [one.text for one in together] == [one.text for one in apart]
+    assert [one.log_probability for one in together] == pytest.approx([one.log_probability for one in apart], abs=1e-3)
 
 
 def test_what_a_tokenizer_puts_around_a_text() -> None:

@@ -28,7 +28,12 @@ def reviews(draw: np.random.Generator, count: int) -> np.ndarray:
     return np.clip(draw.lognormal(np.log(100), 0.75, count).round(), 8, 1000)
 
 
-LENGTHS: dict[str, Draw] = {"sentences": sentences, "reviews": reviews}
+def longest(draw: np.random.Generator, count: int) -> np.ndarray:
+    """More words than any model here reads: rows that are cut to one length."""
+    return np.full(count, 600)
+
+
+LENGTHS: dict[str, Draw] = {"sentences": sentences, "reviews": reviews, "longest": longest}
 
 
 def texts(kind: str, count: int, seed: int = 0) -> list[tuple[int, str]]:

@@ -15,12 +15,15 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from hftune.models.positions import max_positions
 from hftune.models.roomy_cache import make_room
 
 ENOUGH, LIKE = 32, 0.9
 """So many rows keep a processor busy; from there on only those that are nearly as long join their batch."""
+WORTH_SHARING = 4
+"""From so many tokens on, what all prompts of a batch begin with is run once for all of them."""
 UNBOUNDED = 2**31
 """Stands for the context of a model that sets no limit."""
 
@@ -95,23 +98,21 @@ def _batches(rows: Sequence[AnyRow], how: Decoding[AnyRow], block: int, size: in
 
 
 def _run(model: PreTrainedModel, rows: list[AnyRow], how: Decoding[AnyRow], block: int) -> None:
-    """One batch, padded on the left; rows that have ended leave it."""
+    """One batch, padded before what its rows do not share; rows that have ended leave it."""
     takes, going = _arguments(model), list(rows)
-    ids, mask = _padded(going, model.device)  # each [B, T]
-    cache, new = None, ids
+    # A context that slides drops what comes first, and would keep the padding after it.
+    cache, shared = (None, 0) if how.slide else _shared(model, going, takes)
+    ids, mask = _padded(going, shared, model.device)  # each [B, T]
+    new = ids[:, shared:]
     for _ in range(how.most if how.slide else min(how.most, block - ids.shape[1])):
         if ids.shape[1] > block:  # only where it slides
             half = -(-block // 2)
             ids, mask, cache = ids[:, -half:], mask[:, -half:], None
             new = ids
-        inputs: dict[str, Any] = {"input_ids": new, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
-        if "position_ids" in takes:
-            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
-        if "logits_to_keep" in takes:
-            inputs["logits_to_keep"] = 1
-        outputs = model(**inputs)
+        first = cache is None or new.shape[1] > 1
+        outputs = _forward(model, takes, new, mask, cache)
         cache, logits = outputs.past_key_values, outputs.logits[:, -1].float()  # [B, V]
-        if new is ids:  # the first pass over these tokens: others follow one by one
+        if first:  # others follow one by one
             make_room(cache, min(block, ids.shape[1] + how.most))
         token = how.choose(logits, going)  # [B]
         scores = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
@@ -134,15 +135,45 @@ def _run(model: PreTrainedModel, rows: list[AnyRow], how: Decoding[AnyRow], bloc
                 cache, new = None, ids
 
 
+def _forward(model: PreTrainedModel, takes: set[str], new: Tensor, mask: Tensor, cache: Any) -> Any:
+    """Run new tokens [B, T] after those in the cache, under a mask of all of them; logits of the last one only."""
+    inputs: dict[str, Any] = {"input_ids": new, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+    if "position_ids" in takes:
+        inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
+    if "logits_to_keep" in takes:
+        inputs["logits_to_keep"] = 1
+    return model(**inputs)
+
+
+def _shared(model: PreTrainedModel, rows: Sequence[Row], takes: set[str]) -> tuple[Any, int]:
+    """The cache of the tokens that all rows begin with, and their number; nothing where it can't be or is not worth it.
+
+    Questions of one form share their first words, samples of one prompt all but its last token, which gives the logits.
+    """
+    prompts = [row.ids for row in rows]
+    ids, other = min(prompts), max(prompts)  # what the two share, all share
+    alike = next((place for place, pair in enumerate(zip(ids, other, strict=False)) if pair[0] != pair[1]), len(ids))
+    count = min(alike, min(map(len, prompts)) - 1)
+    if len(rows) == 1 or count < WORTH_SHARING or "position_ids" not in takes:
+        return None, 0
+    once = torch.tensor([ids[:count]], device=model.device)
+    cache = _forward(model, takes, once, torch.ones_like(once), None).past_key_values
+    # Layers of other kinds go by places, not by positions: padding after the shared tokens would move those apart.
+    if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
+        return None, 0
+    cache.batch_repeat_interleave(len(rows))
+    return cache, count
+
+
 def _arguments(model: PreTrainedModel) -> set[str]:
     """What the model's forward takes: families differ."""
     plain = model.get_base_model() if isinstance(model, PeftModel) else model
     return set(inspect.signature(plain.forward).parameters)
 
 
-def _padded(rows: Sequence[Row], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and mask, padded on the left with any token, each [B, T]."""
+def _padded(rows: Sequence[Row], shared: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask, padded with any token on the left of what is not shared, each [B, T]."""
     width = max(len(row.ids) for row in rows)
-    ids = [[0] * (width - len(row.ids)) + row.ids for row in rows]
-    mask = [[0] * (width - len(row.ids)) + [1] * len(row.ids) for row in rows]
+    ids = [row.ids[:shared] + [0] * (width - len(row.ids)) + row.ids[shared:] for row in rows]
+    mask = [[1] * shared + [0] * (width - len(row.ids)) + [1] * (len(row.ids) - shared) for row in rows]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
