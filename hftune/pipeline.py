@@ -86,11 +86,11 @@ def train(
         run = RunDir.open(path)
         refuse_other_recipe(run, recipe)
         if is_main_process():
-            if not run.report.is_file():  # it was stopped between its scores and its pages
-                with run.locked():
-                    remove_staged(path)
+            with run.locked():
+                remove_staged(path)
+                if not run.report.is_file():  # it was stopped between its scores and its pages
                     write_pages(run)
-            hub.Publication(recipe, run, listener).finish()
+                hub.Publication(recipe, run, listener).finish()
         return RunResult(run, run.read_metrics())
 
     with opened(path, recipe, resume) as run, hub.Publication(recipe, run, listener) as publication:
