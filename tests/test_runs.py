@@ -201,6 +201,14 @@ def test_what_a_run_leaves_that_was_killed_before_its_recipe_is_taken_up_and_cle
     assert not run.path.exists()
 
 
+def test_a_run_that_was_killed_after_its_recipe_gets_its_environment(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "a")
+    run.write_recipe(load_recipe())
+    run.begin(load_recipe(), {"hftune": "2"})
+    run.begin(load_recipe(), {"hftune": "3"})
+    assert run.read_environment()["hftune"] == "2"
+
+
 def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "a")
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:

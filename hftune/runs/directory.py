@@ -148,6 +148,7 @@ class RunDir:
         """Keep recipe and environment of a new run; a run that goes on keeps those it began with."""
         if not self.recipe.is_file():
             self.write_recipe(recipe)
+        if not self.environment.is_file():  # not so either where it was killed between the two
             self.write_environment(environment)
 
     def discard_if_not_begun(self) -> None:
