@@ -107,6 +107,8 @@ def _time_batches(job: Job, loader: Any) -> tuple[float, float]:
     trainer, losses, seconds, tokens = job.trainer, [], 0.0, 0
     trainer.model.train()
     for number, batch in enumerate(itertools.islice(itertools.cycle(loader), TIMED_STEPS + 1)):
+        if trainer.companion is not None:
+            trainer.companion.complete([batch], lambda value: value, done=0.0)
         began = time.perf_counter()
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))

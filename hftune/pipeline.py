@@ -193,6 +193,8 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
         listener.warn(warning)
     tokenizer = task.load_tokenizer(data)
     inputs = task.prepare(data, tokenizer)
+    for note in inputs.notes:
+        listener.note(note)
 
     listener.stage("loading model")
     loaded = task.build_model(data, tokenizer)

@@ -25,7 +25,7 @@ def test_boolq_at_the_majority_rate() -> None:
     reason = collapsed(np.ones_like(gold), gold, ("no", "yes"))
     assert reason is not None
     assert "all 3,270 predictions are 'yes'" in reason
-    assert "accuracy 0.6217, majority rate 0.6217" in reason
+    assert "accuracy 0.6217, share of the commonest label 0.6217" in reason
     assert "1,237 gold labels are not" in reason
 
 
@@ -80,4 +80,4 @@ def test_constant_predictions_ring_even_on_a_very_imbalanced_set() -> None:
     gold = np.array([0] * 995 + [1] * 5)
     reason = collapsed(np.zeros(1000), gold)
     assert reason is not None
-    assert "majority rate 0.9950" in reason
+    assert "commonest label 0.9950" in reason

@@ -20,6 +20,7 @@ from hftune.config.model import ModelSection
 from hftune.config.task import JointTask
 from hftune.data import load, load_joint, load_texts
 from hftune.data.unlabelled import seen_among
+from hftune.dryrun import dry_run
 from hftune.errors import HftuneError
 from hftune.evaluation.masked import masked_scores, unigram_scores
 from hftune.files import read_json, read_jsonl
@@ -225,6 +226,27 @@ def test_refused_before_training(folder: Path, hftune: Run, flags: tuple[str, ..
     told = " ".join(err.split())
     assert message in told and hint in told, err
     assert not (folder / "run").exists()
+
+
+def test_what_is_said_of_the_rows_and_of_the_first_batch(folder: Path) -> None:
+    heard: list[str] = []
+
+    class Heard(Silent):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    few = {key: value for key, value in SETTINGS.items() if key != "train.max_steps"}
+    settings = {**few, "data.unlabeled": "more.txt", "data.max_length": 8, "train.epochs": 1}
+    losses = [
+        dry_run(load_recipe(None, {**settings, **more}, task="joint"), listener=Heard()).loss_of_first_batch
+        for more in ({"task.mlm_alpha": 0.1}, {"task.mlm_alpha": 1.0, "data.block_size": 8})
+    ]
+    assert losses[0] < losses[1] - 1, "the weight counts"
+    assert f"{LINES} of {LINES} unlabelled texts are cut at 8 tokens; --block-size N reads all of each" in heard
+    assert any(text.startswith("unlabelled: ") and "blocks of at most 8 tokens" in text for text in heard)
+    assert any("training rows are cut at 8 tokens" in text for text in heard)
+    fit(assemble(load_recipe(None, settings, task="joint"), RunDir.create(folder / "run"), Heard()).trainer)
+    assert any(text.startswith("only 5 updates in all") for text in heard)
 
 
 def test_weights_on_a_line() -> None:

@@ -9,6 +9,7 @@ import pytest
 from planted_study import plant_run, plant_study
 from test_studies import Planter
 
+from hftune.cli.sweep import _plan
 from hftune.errors import HftuneError, RunFailed
 from hftune.studies import plots
 from hftune.studies.compare import compare_study
@@ -83,6 +84,15 @@ def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], tol
     assert not (tmp_path / "study").exists()
 
 
+def test_settings_of_what_others_start_from_can_be_typed() -> None:
+    made, _ = _plan(
+        "low-label", None, None, {}, ["before.mlm.train.max_steps=7", "train.max_steps=3"], None, None, None
+    )
+    assert stage_recipe(made, "mlm", 1).train.max_steps == 7 and recipe_for(made, grid(made)[0], 1).train.max_steps == 3
+    with pytest.raises(HftuneError, match="no runs 'mln' before the others; it has: mlm"):
+        _plan("low-label", None, None, {}, ["before.mln.train.max_steps=7"], None, None, None)
+
+
 def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
     hand = Planter({**SHARES, "before: mlm": 0.5})
     outcome = sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [hand])
@@ -133,6 +143,11 @@ def test_each_is_compared_with_the_plain_one_at_the_same_number(study: StudyDir)
     ]
     assert pairs["labels=200 joint", "labels=200 plain"].words.endswith("labels=200 joint is better, with 3 seeds")
     assert "no difference" in pairs["labels=50 joint", "labels=50 plain"].words
+
+
+def test_a_study_that_asks_a_question_chooses_nothing(study: StudyDir) -> None:
+    compared = compare_study(study)
+    assert not any(row.selected for row in compared.rows) and "selected" not in " ".join(compared.notes)
 
 
 def test_one_axis_against_the_other(study: StudyDir) -> None:

@@ -7,6 +7,7 @@ hftune doctor --launch --multi_gpu --num_processes 4 --recipe pretrain/wikitext-
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -59,7 +60,7 @@ def doctor(
     if launch:
         from hftune.launch_check import examine_launch
 
-        what = options.resolve(recipe, sets) if recipe or sets else None
+        what = options.resolve(recipe, sets, **_typed(context.args)) if recipe or sets else None
         copied = context.args[:2] == ["accelerate", "launch"]
         plan, findings = examine_launch(context.args[2:] if copied else context.args, what)
         told = {"launch": plan.as_dict()}
@@ -71,6 +72,26 @@ def doctor(
         out().print(_table(findings))
     if any(finding.state == "bad" for finding in findings):
         raise typer.Exit(1)
+
+
+def _typed(arguments: Sequence[str]) -> dict[str, Any]:
+    """The flags of a command that was copied whole and stand for a setting: ``-m hftune classify --batch-size 16``."""
+    rest = list(arguments[arguments.index("hftune") + 1 :]) if "hftune" in arguments else []
+    found: dict[str, Any] = {}
+    for flag, after in itertools.zip_longest(rest, rest[1:]):
+        name, _, value = flag.removeprefix("--").partition("=")
+        key = name.removeprefix("no-").replace("-", "_")
+        if flag.startswith("--") and key in options.FLAGS:
+            alone = after is None or after.startswith("-")
+            found[key] = _read(value) if value else not name.startswith("no-") if alone else _read(after)
+    return found
+
+
+def _read(text: str) -> Any:
+    """A number where it is one."""
+    from hftune.config.document import parse
+
+    return parse(text, "--launch")[0]
 
 
 def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequence[str] | None) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hftune.studies.plan import Plan
     from hftune.studies.sweep import Hire
 
+BEFORE = "before."
+"""What keys of ``--set`` begin with that are for the runs that others start from."""
 CLUSTER_JOBS = 32
 """Jobs in the queue at once where --jobs was not given."""
 
@@ -158,8 +160,10 @@ def _plan(
     if over:
         stated = _mapping(values, "over")
         values["over"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in parse_over(over).items()}}
-    if pairs or same:
-        values["set"] = {**_mapping(values, "set"), **same, **dict(pairs)}
+    own = {key: value for key, value in pairs if not key.startswith(BEFORE)}
+    if own or same:
+        values["set"] = {**_mapping(values, "set"), **same, **own}
+    values |= _before(values, [pair for pair in pairs if pair[0] not in own])
     given = {"recipe": recipe, "seeds": seed_list(seeds) or None, "test": test, "search": search}
     values |= {key: value for key, value in given.items() if value is not None}
     plan = make_plan(values, study or "the study", lines)
@@ -168,6 +172,21 @@ def _plan(
     keys = "-".join(key.rpartition(".")[2] for key in plan.over)
     start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
     return plan, safe(f"study-{start}-{keys}")
+
+
+def _before(values: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """``before.mlm.train.max_steps=9`` is a setting of the runs that others start from."""
+    stages = dict(_mapping(values, "before"))
+    for key, value in pairs:
+        _, name, setting = [*key.split(".", 2), ""][:3]
+        if not isinstance(stages.get(name), dict) or not setting:
+            known = ", ".join(stages) or "none"
+            raise HftuneError(
+                f"--set {key}: the study has no runs {name!r} before the others; it has: {known}",
+                hint="write --set before.NAME.train.max_steps=100",
+            )
+        stages[name] = {**stages[name], "set": {**_mapping(stages[name], "set"), setting: value}}
+    return {"before": stages} if pairs else {}
 
 
 def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
     from hftune.config import Recipe
+
+logger = logging.getLogger(__name__)
 
 
 def run_training(
@@ -73,4 +76,7 @@ def _recipe(
         return resolve(str(resumed), None, task=task, **trust)
     # The default recipe is made for its own model and data; with others the schema's defaults are the better start.
     own = flags.get("model") is None and flags.get("data") is None
+    if name is None:
+        told = default if own else f"defaults ({default} is made for its own model and data)"
+        logger.info("recipe: %s", told)
     return resolve(name, sets, task=task, default=default if own else None, **flags)

@@ -41,7 +41,7 @@ def collapsed(predicted: NDArray[Any], gold: NDArray[Any], labels: Sequence[str]
     name = f"{labels[int(top)]!r}" if labels is not None else f"label {top}"
     others_in_gold = rows - int((gold == top).sum())
     concentrated = rows - top_count < CONCENTRATED * others_in_gold
-    figures = f"accuracy {right / rows:.4f}, majority rate {majority_count / rows:.4f}"
+    figures = f"accuracy {right / rows:.4f}, share of the commonest label {majority_count / rows:.4f}"
     if top_count == rows:
         return f"all {rows:,} predictions are {name}, and {others_in_gold:,} gold labels are not ({figures})"
     if top_count >= NEARLY_ALL * rows and concentrated:

@@ -27,7 +27,7 @@ from hftune.runs.directory import RunDir
 from hftune.runs.naming import public_name
 from hftune.runs.wording import number, score_name
 
-ANSWERS = "answer"
+ANSWERS, JOINT = "answer", "joint"
 """The kind of task whose model writes answers to questions."""
 TEMPLATES = Path(__file__).parent / "templates"
 METRIC_IDS = {
@@ -174,7 +174,8 @@ def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
     source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
-    return f"{what}: {start} on {source} with the method “{inline(recipe.method.kind)}”."
+    beside = " and, beside it, a masked language model on unlabelled text" if recipe.task.kind == JOINT else ""
+    return f"{what}{beside}: {start} on {source} with the method “{inline(recipe.method.kind)}”."
 
 
 def _base(recipe: Recipe) -> str:

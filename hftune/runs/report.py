@@ -57,6 +57,7 @@ def banners(facts: RunFacts) -> list[Banner]:
         )
         text = f"The model has learned nothing that a constant answer does not know: {reason}."
         found.append(Banner("Collapsed.", text, alarm=True))
+    found += [Banner("Look at the data.", f"{text}.") for text in metrics.get("data", {}).get("warnings", [])]
     return [*found, *_beaten(facts)]
 
 

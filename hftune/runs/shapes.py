@@ -81,6 +81,8 @@ class Data(Shape):
     rows: dict[str, Count] = ABSENT
     fingerprints: dict[str, str] = ABSENT
     notes: list[str] = ABSENT
+    warnings: list[str] = ABSENT
+    """Those of the notes that nobody should overlook."""
 
 
 class Parameters(Shape):

@@ -108,11 +108,10 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     selection = select(study)
     systems = of_study(study)
     scored = [system for system in systems if is_scored(system, "test")]
-    level = f"; level with {', '.join(selection.level)}, which the plan names later" if selection.level else ""
-    notes = [
-        f"{selection.setting.name} was selected by its mean dev {selection.metric}, {selection.mean:.4f}"
-        f" over {_count(selection.seeds, 'seed')}; test played no part in it{level}"
-    ]
+    against = study.plan().against
+    # A study that compares with one value of an axis asks a question, and chooses nothing.
+    selected = None if against and len(scored) == len(systems) else selection.setting.name
+    notes = [selection.in_words()] if selected else []
     if len(scored) == len(systems) > 1:
         notes.append("test was scored for all settings: the best of them on test is not an unbiased result")
     elif scored:
@@ -124,8 +123,7 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     if pruned:
         notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")
     notes += _stage_times(study)
-    against = study.plan().against
-    return compare_systems(systems, split, metric, selected=selection.setting.name, notes=notes, against=against)
+    return compare_systems(systems, split, metric, selected=selected, notes=notes, against=against)
 
 
 def compare_systems(

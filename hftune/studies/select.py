@@ -23,6 +23,15 @@ class Selection:
     level: tuple[str, ...] = ()
     """Settings with the same mean, which the plan names later."""
 
+    def in_words(self) -> str:
+        """How it was chosen."""
+        seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
+        level = f"; level with {', '.join(self.level)}, which the plan names later" if self.level else ""
+        return (
+            f"{self.setting.name} was selected by its mean dev {self.metric}, {self.mean:.4f} over {seeds}; test "
+            f"played no part in it{level}"
+        )
+
 
 def select(study: StudyDir) -> Selection:
     """The best setting by its mean dev score; one that lacks seeds ranks behind those that have all.

@@ -27,7 +27,7 @@ from hftune.models.load import LoadedModel, load_config, load_sequence_classifie
 from hftune.models.positions import check_length
 from hftune.runs.naming import public_name
 from hftune.tasks.classification_loss import ClassificationLoss, class_weights
-from hftune.tasks.rows import Encoded, TokenisedRows
+from hftune.tasks.rows import Encoded, TokenisedRows, cut_note
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.tasks.token_cache import kept
 from hftune.training.inputs import TrainingInputs
@@ -82,6 +82,7 @@ class Classification:
             tokens=train.fingerprint,
             select_by=section.select_by,
             greater_is_better=section.greater_is_better,
+            notes=cut_note(train.lengths, self.data_section.max_length, "training rows", "--max-length N reads more"),
         )
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

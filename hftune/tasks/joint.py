@@ -139,6 +139,7 @@ class Joint(Classification):
             ),
             tokens=f"{inputs.tokens} {examples.fingerprint()}",
             keep_columns=True,
+            notes=(*inputs.notes, *examples.notes(self.data_section.max_length, self.joint_data.blocks)),
         )
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hftune.models.masked import padded
 from hftune.tasks.masking import Masking
+from hftune.tasks.rows import cut_note
 from hftune.training.companion import Beside, Repeated
 
 
@@ -33,6 +34,12 @@ class Examples:
     def lengths(self) -> list[int]:
         """Tokens of each."""
         return [len(row) for row in self.ids]
+
+    def notes(self, max_length: int, block_size: int | None) -> tuple[str, ...]:
+        """How many blocks they are, or how many are cut."""
+        if block_size is not None:
+            return (f"unlabelled: {len(self):,} blocks of at most {block_size} tokens",)
+        return cut_note(self.lengths, max_length, "unlabelled texts", "--block-size N reads all of each")
 
     def fingerprint(self) -> str:
         """A hash of all token ids, in order."""

@@ -83,6 +83,7 @@ class MaskedLanguageModel:
             preprocess_logits=row_statistics,
             keep_columns=True,
             epoch_lengths=lambda epoch: lengths,
+            notes=train.notes(self.task_section.max_length, self.task_section.block_size),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

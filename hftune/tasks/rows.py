@@ -18,6 +18,14 @@ from torch.utils.data import Dataset
 IDS, MASK = "input_ids", "attention_mask"
 
 
+def cut_note(lengths: Sequence[int], limit: int, what: str, instead: str) -> tuple[str, ...]:
+    """Say how many rows are as long as they may be, and so were cut, but for a few by chance; nothing below 1 %."""
+    full = sum(length >= limit for length in lengths)
+    if full < 0.01 * len(lengths) or not full:
+        return ()
+    return (f"{full:,} of {len(lengths):,} {what} are cut at {limit} tokens; {instead}",)
+
+
 @dataclass(frozen=True)
 class Encoded:
     """What a tokenizer made of some texts."""

@@ -33,6 +33,7 @@ class DataFacts:
             "rows": dict(self.rows),
             "fingerprints": dict(self.fingerprints),
             "notes": [*self.notes, *self.warnings],
+            "warnings": list(self.warnings),
         }
 
 

@@ -20,6 +20,8 @@ from hftune.training.progress import Listener
 EVALUATION = "eval_"
 TRAIN_KEYS = ("loss", "learning_rate", "grad_norm")
 PART = "_loss"
+FEW_UPDATES = 50
+"""Fewer than these hardly train anything, and are seldom meant."""
 """How the name of a part of the loss ends."""
 NOT_SCORES = frozenset({"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"})
 
@@ -117,6 +119,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The number of updates is known now."""
+        if state.max_steps < FEW_UPDATES and args.max_steps <= 0:
+            self.listener.note(
+                f"only {state.max_steps} updates in all: few rows want more --epochs, or a smaller --batch-size"
+            )
         self.listener.begin(state.max_steps, "updates")
         self.listener.advance(state.global_step, self.facts)
 

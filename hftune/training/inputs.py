@@ -45,5 +45,7 @@ class TrainingInputs:
     """The model → what it writes, kept in history at each evaluation; must leave the random state alone."""
     companion: Companion | None = None
     """Rows to train on beside the labelled ones: ``train`` is then asked for ``Beside`` and ``Repeated`` too."""
+    notes: tuple[str, ...] = ()
+    """What whoever watches should know of the rows as they were made."""
     parts: LossParts | None = None
     """Where ``loss`` keeps the parts that it is the sum of; they are logged beside it."""
