@@ -255,9 +255,9 @@ def test_the_first_to_fail_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_flags_of_a_copied_command_count(hftune: Run) -> None:
-    copied = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "-m", "hftune", "classify", "--recipe", "classify/reviews"]
+    command = "accelerate launch --multi_gpu --num_processes 2 -m hftune classify --recipe classify/reviews"
     for flags, rows in (((), 64), (("--batch-size", "16"), 32), (("--batch-size=8", "--auto-batch"), 16)):
-        _, out, err = hftune("doctor", "--launch", "--json", *copied, *flags)
+        _, out, err = hftune("doctor", "--launch", "--json", *command.split(), *flags)
         assert json.loads(out)["launch"]["update_rows"] == rows, err
 
 
