@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +84,25 @@ def standing() -> Iterator[None]:
         return
     command, environment = fresh_process("hftune.verify")
     with subprocess.Popen(
-        [*command, STAND], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, STAND],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # it ends with its forks, and Ctrl-C does not reach it
     ) as process:
         _STANDING.append(process)
         try:
             yield
         finally:
             _STANDING.remove(process)
-            assert process.stdin is not None
-            process.stdin.close()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the standing process and the proof that it may be about: whoever asked is not waiting any more."""
+    with suppress(ProcessLookupError, PermissionError):  # it has ended already
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask_standing(request: str) -> dict[str, Any]:
@@ -105,6 +115,9 @@ def _ask_standing(request: str) -> dict[str, Any]:
         line = process.stdout.readline()
     except BrokenPipeError:
         line = ""
+    except BaseException:
+        _end(process)  # its answer would be taken for the one to the next question
+        raise
     # One that was killed, for want of memory say, must not fail the runs that come after.
     answer: dict[str, Any] = json.loads(line) if line else _ask_new(request)
     return answer
@@ -146,22 +159,24 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": [task.reload_outputs(Path(folder), request["probe"], trusted) for folder in request["folders"]]}
 
 
+def _answer_or_error(request: str) -> dict[str, Any]:
+    try:
+        return answer_request(json.loads(request))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
 def stand() -> None:
     """Answer one request a line, each in a fork; runs in the standing process, which computes nothing itself."""
     import hftune.tasks  # noqa: F401  so that no fork has to
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the end is that of standard input
     for line in sys.stdin:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            try:
-                answer = answer_request(json.loads(line))
-            except Exception as error:
-                answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             with os.fdopen(writing, "w") as channel:
-                channel.write(json.dumps(answer))
+                channel.write(json.dumps(_answer_or_error(line)))
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as channel:
@@ -181,4 +196,4 @@ if __name__ == "__main__":
     if STAND in sys.argv:
         stand()
     else:
-        print(json.dumps(answer_request(json.loads(sys.stdin.read()))))
+        print(json.dumps(_answer_or_error(sys.stdin.read())))

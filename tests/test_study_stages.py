@@ -20,7 +20,7 @@ from hftune.studies.plan import Plan, check, grid, make_plan, plan_yaml, read_pl
 from hftune.studies.sweep import sweep
 from hftune.studies.systems import of_study
 from hftune.studies.tables import markdown_text
-from hftune.verify import fresh_outputs, standing
+from hftune.verify import _STANDING, fresh_outputs, standing
 
 VALUES: dict[str, Any] = {
     "recipe": "classify/reviews",
@@ -205,7 +205,12 @@ def test_a_study_without_two_axes_has_no_such_table(tmp_path: Path) -> None:
     assert crossed(compare_study(plant_study(tmp_path / "s", one, shares))) is None
 
 
-def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path) -> None:
+class StoppedWhileWaiting:
+    def readline(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
@@ -223,4 +228,11 @@ def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path) -> None:
         with pytest.raises(RunFailed, match="there is no folder"):
             fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
         assert fresh_outputs([tmp_path / "model"], "classify", probe)[0] == first == second, "it outlives an error"
+        process = _STANDING[-1]
+        with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+            stopped.setattr(process, "stdout", StoppedWhileWaiting())
+            fresh_outputs([tmp_path / "model"], "classify", probe)
+        with pytest.raises(RunFailed, match="there is no folder"):  # and no old answer is taken for this one's
+            fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
+        assert process.wait(60) < 0
     assert first == expected
