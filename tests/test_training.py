@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.training import fit
 from hftune.training.checkpoints import newest_complete
+from hftune.training.utilisation import SHORTEST, matmul_peak, model_flops_utilisation
 
 
 def sum_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -207,6 +209,28 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert fitted.speed()["steps"] == 16
     assert fitted.examples_per_second >= 120 / fitted.seconds > 0
     assert capfd.readouterr().out == "", "Trainer's own printing is off"
+
+
+def test_time_beside_the_updates_is_left_out_once(tmp_path: Path) -> None:
+    """Samples are written inside an evaluation: taken off twice, they would leave no time for the updates at all."""
+
+    def write(model: Any) -> list[dict[str, Any]]:
+        time.sleep(1)
+        return [{"prompt": "", "text": "slow"}]
+
+    fitted = fit(Case(tmp_path, {"epochs": 1}, inputs={"samples": write}).trainer())
+    assert 60 / fitted.seconds < fitted.examples_per_second < 1e8
+
+
+def test_the_share_of_the_peak_is_a_share_or_left_out() -> None:
+    cpu, threads = torch.device("cpu"), torch.get_num_threads()
+    peak = matmul_peak(cpu, torch.float32)
+    share = model_flops_utilisation(peak, 10 * SHORTEST, cpu, torch.float32)
+    assert share is not None and 0 < share < 1
+    assert model_flops_utilisation(100 * peak, SHORTEST, cpu, torch.float32) is None, "no training is above the peak"
+    assert model_flops_utilisation(peak / 100, SHORTEST / 2, cpu, torch.float32) is None, "too short to tell"
+    assert model_flops_utilisation(0, SHORTEST, cpu, torch.float32) is None, "nothing was counted"
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("scores", [(0.9, 0.2, 0.3), (0.1, 0.8, 0.2), (0.1, 0.2, 0.9)])

@@ -43,7 +43,8 @@ def print_run(result: RunResult) -> None:
     ahead = f" after {speed['ahead_seconds']:.0f} s of encoding" if "ahead_seconds" in speed else ""
     say(
         f"{parameters['trainable']:,} of {parameters['total']:,} parameters trained{formula}, "
-        f"in {speed['train_seconds']:.0f} s{ahead} ({speed['examples_per_second']:.0f} examples/s); "
+        f"in {speed['train_seconds']:.0f} s with evaluations and saves{ahead} "
+        f"({speed['examples_per_second']:,.0f} examples/s in updates alone); "
         f"best at step {metrics['selection']['step']}"
     )
     say(f"model   {result.run.model}")

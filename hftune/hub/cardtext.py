@@ -72,7 +72,8 @@ def speed(facts: Mapping[str, Any]) -> str:
     if "train_seconds" not in facts:
         return ""
     rate = facts.get("examples_per_second")
-    return f"Trained in {duration(facts['train_seconds'])}" + (f" ({rate:,.0f} examples/s)" if rate else "")
+    alone = f" ({rate:,.0f} examples/s in updates alone)" if rate else ""
+    return f"Trained in {duration(facts['train_seconds'])} with evaluations and saves{alone}"
 
 
 def remarks(metrics: Mapping[str, Any]) -> list[str]:

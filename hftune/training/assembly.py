@@ -126,7 +126,7 @@ def _made(
     trainer.add_callback(trainer.history)
     trainer.add_callback(Progress(listener, inputs.select_by))
     if inputs.samples is not None:
-        trainer.add_callback(Samples(inputs.samples, history, clock, together=trainer.sharding is not None))
+        trainer.add_callback(Samples(inputs.samples, history, together=trainer.sharding is not None))
     return trainer, notes
 
 

@@ -34,7 +34,7 @@ class Fitted:
     best_step: int
     best_score: float
     mfu: float | None = None
-    """Share of the device's measured peak that went into the model's arithmetic; None where it was not counted."""
+    """Share of the device's measured peak that went into the model's arithmetic; None where it can't be told."""
     memory: int = 0
     """The most bytes that were held, from the reading of the data on."""
     batch_size: int = 0
@@ -190,7 +190,8 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
     return Fitted(
         seconds=clock.seconds,
         examples_per_second=examples / working,
-        mfu=model_flops_utilisation(float(state.total_flos), working, trainer.args.device, dtype),
+        # The operations are those of all processes, the peak is that of one.
+        mfu=model_flops_utilisation(state.total_flos / trainer.args.world_size, working, trainer.args.device, dtype),
         steps=state.global_step,
         metric=trainer.args.metric_for_best_model,
         best_step=state.best_global_step,

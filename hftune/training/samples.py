@@ -9,7 +9,6 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hftune.escapes import json_text
-from hftune.training.callbacks import Clock
 
 SAMPLES = "samples"
 """What stands as the split of such a row."""
@@ -18,21 +17,19 @@ Write = Callable[[Any], list[dict[str, Any]]]
 
 
 class Samples(TrainerCallback):  # type: ignore[misc]
-    """Lets the model write after each evaluation; the time it takes is not training's."""
+    """Lets the model write at the end of each evaluation, which its time is part of."""
 
-    def __init__(self, write: Write, path: Path, clock: Clock, *, together: bool) -> None:
+    def __init__(self, write: Write, path: Path, *, together: bool) -> None:
         """Keep where samples go.
 
         Args:
             write: Lets the model write.
             path: history.jsonl of the run.
-            clock: Training's.
             together: Whether the model lies in shards, so that all processes must run it for one to read.
         """
         self.write = write
         self.together = together
         self.path = path
-        self.clock = clock
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
@@ -40,10 +37,8 @@ class Samples(TrainerCallback):  # type: ignore[misc]
         """Trainer has evaluated, and its scores are written."""
         if not (state.is_world_process_zero or self.together):
             return
-        before = self.clock.seconds
         row = {"step": state.global_step, "epoch": round(state.epoch, 6), "split": SAMPLES, SAMPLES: self.write(model)}
         if not state.is_world_process_zero:
             return
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json_text(row) + "\n")
-        self.clock.aside += self.clock.seconds - before

@@ -17,12 +17,12 @@ def cost(facts: RunFacts) -> Section | None:
     if parameters.get("formula"):
         pairs.append(("Trainable, as a formula", str(parameters["formula"])))
     if speed.get("train_seconds") is not None:
-        pairs.append(("Training time", duration(float(speed["train_seconds"]))))
+        pairs.append(("Training time, with evaluations and saves", duration(float(speed["train_seconds"]))))
     if speed.get("ahead_seconds") is not None:
         pairs.append(("Encoding once, before training", duration(float(speed["ahead_seconds"]))))
     known = {"train_seconds", "ahead_seconds"}
     for key, name, unit in (
-        ("examples_per_second", "Speed", "examples a second"),
+        ("examples_per_second", "Speed of updates alone", "examples a second"),
         ("tokens_per_second", "Token speed", "tokens a second"),
     ):
         known.add(key)
