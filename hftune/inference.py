@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hftune import answering, labelling
+from hftune.config.data import LabelledData
 from hftune.config.load import load_recipe
 from hftune.config.model import ModelSection
+from hftune.data import DATASETS
 from hftune.errors import HftuneError
 from hftune.models.answerer import Answerer
 from hftune.models.checkpoint import ask_first, explained, locate
@@ -19,6 +21,9 @@ from hftune.models.classifier import Classifier
 from hftune.models.facts import saved_facts
 from hftune.outcomes import Prediction, Request, Scores
 from hftune.runs.directory import RunDir, is_run
+from hftune.studies.folder import StudyDir, is_study
+from hftune.studies.select import select
+from hftune.suggest import did_you_mean
 from hftune.tasks import TASKS
 from hftune.training.progress import Listener, Silent
 
@@ -60,12 +65,19 @@ OTHER_USES = {
 
 ALL = "all"
 """The split of text that has no splits."""
+SPLITS = ("train", "dev", "test", ALL)
 UNMARKED = "classify"
 """What a model is taken for that does not say what it was trained for."""
 
 
 def kind_of(model: str, settings: ModelSection) -> str:
     """The kind of task that a run, a folder or a Hub model was trained for."""
+    if is_study(Path(model)):
+        study = StudyDir(Path(model))
+        chosen = study.runs(select(study).setting)[0]
+        raise HftuneError(
+            f"{model} is a study, which holds many runs", hint=f"name one of them; dev selected {chosen.path}"
+        )
     location = locate(model)
     ask_first(location, settings)
     with explained(settings):
@@ -81,6 +93,15 @@ def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
             hint=OTHER_USES.get(kind, "train it for such a task: hftune classify --model {}").format(model),
         )
     return kind, PREDICTORS[kind](model, settings)
+
+
+def own_columns(model: str) -> LabelledData:
+    """How a run's data names its columns; nothing is named for what is not a run, or has no labelled data."""
+    section = RunDir(Path(model)).read_recipe().data if is_run(Path(model)) else None
+    if not isinstance(section, LabelledData):
+        return LabelledData()
+    embedded = DATASETS.get(section.name)
+    return section if embedded is None else embedded.columns(section)
 
 
 def predict(
@@ -119,6 +140,11 @@ def predict(
 
 def evaluate(request: Request, listener: Listener | None = None) -> Scores:
     """Score a model on one split, in the way of its kind; a kind that has no way of its own by what its task scores."""
+    if request.split not in (None, *SPLITS):
+        near = did_you_mean(request.split, SPLITS)
+        raise HftuneError(
+            f"there is no split {request.split!r}", hint=f"{near} choose one of {', '.join(SPLITS)}".strip()
+        )
     kind = kind_of(request.model, request.settings)
     return EVALUATORS.get(kind, _by_task)(request, listener or Silent())
 

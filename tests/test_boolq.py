@@ -116,10 +116,23 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
     assert code == 0, err
     assert json.loads(out)["splits"]["dev"]["accuracy"] == pytest.approx(metrics["splits"]["dev"]["accuracy"])
     row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    (here / "ask.jsonl").write_text(json.dumps({"text": row["text"], "text_pair": row["text_pair"]}) + "\n")
+    write(here / "ask.jsonl", [{"text": row["text"], "text_pair": row["text_pair"]}, *questions(18, 2)])
     code, out, err = hftune("predict", "run", "--file", "ask.jsonl")
     assert code == 0, err
-    assert json.loads(out)["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert len(told) == 19 and told[0] == told[1], "question and passage are what training took them for"
+    assert told[0]["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    code, out, err = hftune("predict", "run", row["text"], "--pair", row["text_pair"])
+    assert code == 0 and json.loads(out)["label"] == row["label"], err
+    code, _, err = hftune("predict", "run", "is the sky green")
+    assert code == 2 and '--pair "second text"' in err and "jsonl" in err
+    write(here / "bad.jsonl", [{"question": 7, "passage": "The sky is blue."}])
+    code, _, err = hftune("predict", "run", "--file", "bad.jsonl")
+    assert code == 2 and "bad.jsonl, line 1: 'question' is not a string" in err
+    write(here / "bad.jsonl", [{"id": "7", "answer": True, "when": "today"}])
+    code, _, err = hftune("predict", "run", "--file", "bad.jsonl")
+    assert code == 2 and "nothing that looks like a text; its keys are id, answer, when" in err
+    assert "tokens of the two texts of a pair together" in (here / "run" / "model" / "README.md").read_text("utf-8")
 
     sent, left_out = published_files(here / "run" / "model")
     assert left_out == []
@@ -151,7 +164,8 @@ def test_merging_makes_a_plain_checkpoint(folder: Path, here: Path, hftune: Hftu
 def test_what_is_refused_before_training(folder: Path, here: Path, hftune: Hftune) -> None:
     data = ("--data", str(folder), "--set", "model.vocab_size=300")
     code, _, err = hftune("boolq", "--method", "prefix", "--max-length", "400", *data)
-    assert code == 2 and "400 and 128 virtual tokens" in err and "--max-length 384" in err
+    assert code == 2 and "--max-length 384 or --set method.virtual_tokens=112" in err
+    assert "400 tokens of text (data.max_length) and 128 virtual tokens (method.virtual_tokens) make 528" in err
     code, _, err = hftune("boolq", "--method", "prefix", "--set", "train.gradient_checkpointing=true", *data)
     assert code == 2 and "gradient_checkpointing" in err
     code, _, err = hftune("boolq", "--method", "prefx", *data)

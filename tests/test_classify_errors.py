@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted_study import plant_study
 from tiny import BRIEF, QUICK, csv_folder, write_csv
+
+from hftune.studies.plan import Plan
 
 Hftune = Callable[..., tuple[int, str, str]]
 
@@ -168,3 +171,19 @@ def test_bad_predict(
         assert code == 2
         return
     assert (code, says in err) == (2, True), err
+
+
+def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
+    plan = Plan(over={"train.learning_rate": [0.001, 0.01]})
+    plant_study(here / "study", plan, {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8})
+    for command in (["predict", "study", "text"], ["evaluate", "study"]):
+        code, _, err = hftune(*command)
+        assert code == 2 and "study is a study, which holds many runs" in err
+        assert "dev selected study/runs/learning_rate=0.01/seed-1" in err
+    code, _, err = hftune("report", "nope")
+    assert code == 2 and "expected a run or a study, but nope does not exist" in err
+
+
+def test_a_mistyped_split_is_refused_before_anything_is_loaded(here: Path, hftune: Hftune) -> None:
+    code, _, err = hftune("evaluate", "no/such/run", "--split", "tset")
+    assert code == 2 and "there is no split 'tset'" in err and "did you mean 'test'?" in err

@@ -16,6 +16,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from hftune.config.data import LabelledData
 from hftune.data import Splits, load
+from hftune.data.columns import find_unlabelled
 
 WORDS = ("good", "bad", "plain")
 
@@ -322,3 +323,25 @@ def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:
     splits = read(path)
     assert len(gathered(splits)) == 20
     assert splits.notes[0] == "blank.csv: 1 row with nothing in them left out"
+
+
+@pytest.mark.parametrize(
+    ("names", "section", "found"),
+    [
+        ("question title passage answer", {}, ("question", "passage")),
+        ("id Premise Hypothesis", {}, ("Premise", "Hypothesis")),
+        ("text", {}, ("text", None)),
+        ("text text_pair label", {}, ("text", "text_pair")),
+        ("text question passage", {}, ("text", None)),
+        ("headline text", {"text_column": "headline"}, ("headline", None)),
+        ("old new", {"text_column": "old", "pair_column": "new", "label_column": "gone"}, ("old", "new")),
+        ("text text_pair", {"text_column": "old", "pair_column": "new"}, ("text", "text_pair")),
+        ("question passage", {"pair_column": "none"}, ("question", None)),
+        ("answer id", {"text_column": "answer"}, ("answer", None)),
+        ("one two", {}, (None, None)),
+    ],
+)
+def test_the_texts_of_rows_that_have_no_label(
+    names: str, section: dict[str, str], found: tuple[str | None, ...]
+) -> None:
+    assert find_unlabelled(names.split(), LabelledData(**section)) == found

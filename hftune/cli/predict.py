@@ -2,6 +2,8 @@
 
 hftune predict runs/a "the food was great but we will never come back"
 hftune predict runs/a --file texts.txt --output labels.jsonl
+hftune predict runs/boolq "is the sky green" --pair "The sky is blue."
+hftune predict runs/boolq --file dev.jsonl
 hftune predict runs/births "Where was Ada Berging born?" --min-confidence 0.5
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +41,8 @@ InputFile = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="One text a line, or jsonl with text (and text_pair); - for stdin.",
+        help="One text a line, or jsonl; - for stdin. A row of jsonl has text (and text_pair), or the columns "
+        "that the model was trained on, such as question and passage.",
     ),
 ]
 OutputFile = Annotated[
@@ -87,7 +91,7 @@ def predict(
             f"{file} is a table, and predict reads one text a line or jsonl",
             hint="score a table with `hftune evaluate RUN --data FILE`, or write its texts to a .txt or .jsonl file",
         )
-    rows = _rows(texts, pairs, file)
+    rows = _rows(run, texts, pairs, file)
 
     from hftune.config.model import ModelSection
     from hftune.inference import predictor
@@ -146,22 +150,22 @@ def _show(row: dict[str, Any]) -> None:
     out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
 
 
-def _rows(texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:
+def _rows(run: str, texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:
     if texts:
         for index, text in enumerate(texts):
             yield {"text": text, "text_pair": pairs[index]} if pairs else {"text": text}
         return
     if file is None or str(file) == "-":
-        yield from _lines(sys.stdin.buffer, "standard input", jsonl=None)
+        yield from _lines(run, sys.stdin.buffer, "standard input", jsonl=None)
         return
     try:
         with file.open("rb") as source:
-            yield from _lines(source, str(file), jsonl=file.suffix in (".jsonl", ".json"))
+            yield from _lines(run, source, str(file), jsonl=file.suffix in (".jsonl", ".json"))
     except OSError as error:
         raise HftuneError(f"can't read {file}: {error.strerror}", hint="check the path") from error
 
 
-def _lines(source: Any, where: str, jsonl: bool | None) -> Iterator[dict[str, str]]:
+def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[dict[str, str]]:
     """One row a line. On standard input a first line that is a JSON object says that all lines are."""
     for number, raw in enumerate(source, start=1):
         try:
@@ -177,17 +181,31 @@ def _lines(source: Any, where: str, jsonl: bool | None) -> Iterator[dict[str, st
             if jsonl:
                 continue
             raise HftuneError(f"{where}, line {number}: empty", hint="leave blank lines out: one text a line")
-        yield _from_json(line, where, number) if jsonl else {"text": line}
+        yield _from_json(run, line, f"{where}, line {number}") if jsonl else {"text": line}
 
 
-def _from_json(line: str, where: str, number: int) -> dict[str, str]:
+def _from_json(run: str, line: str, where: str) -> dict[str, str]:
     hint = 'write one object a line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
     try:
         row = jsonlib.loads(line)
     except ValueError as error:
-        raise HftuneError(f"{where}, line {number}: not JSON ({error})", hint=hint) from error
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise HftuneError(f"{where}, line {number}: no string under 'text'", hint=hint)
-    if not isinstance(row.get("text_pair", ""), str):
-        raise HftuneError(f"{where}, line {number}: 'text_pair' is not a string", hint=hint)
-    return {name: row[name] for name in ("text", "text_pair") if name in row}
+        raise HftuneError(f"{where}: not JSON ({error})", hint=hint) from error
+    if not isinstance(row, dict):
+        raise HftuneError(f"{where}: expected an object, got {type(row).__name__}", hint=hint)
+    text, pair = _columns(run, tuple(row))
+    if text is None:
+        keys = ", ".join(row)[:SHOWN_TEXT] or "none"
+        raise HftuneError(f"{where}: nothing that looks like a text; its keys are {keys}", hint=hint)
+    for name in (text, pair):
+        if name is not None and not isinstance(row[name], str):
+            raise HftuneError(f"{where}: {name!r} is not a string", hint=hint)
+    return {"text": row[text]} if pair is None else {"text": row[text], "text_pair": row[pair]}
+
+
+@cache
+def _columns(run: str, names: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Which keys of a row are its text and its second text: as training would have taken them."""
+    from hftune.data.columns import find_unlabelled
+    from hftune.inference import own_columns
+
+    return find_unlabelled(names, own_columns(run))

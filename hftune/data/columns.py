@@ -1,10 +1,12 @@
 """Which column is the text, the second text and the label: as the recipe says, or by the names people use.
 
-Called by ``hftune.data.load`` on the training split; ``delimited`` asks it whether a first line is a header.
+Called by ``hftune.data.load`` on the training split, and by ``hftune predict`` on rows that have no label yet;
+``delimited`` asks it whether a first line is a header.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hftune.config.data import LabelledData
@@ -96,6 +98,11 @@ def find_roles(table: Table, section: LabelledData) -> Roles:
             hint="name it with data.label_column (--label-column); a file without a header needs one",
         )
     text, pair = _find_texts(table, section, label)
+    if text is None:
+        raise HftuneError(
+            f"{quote(table.where)} has no column that looks like a text; its columns are {listing(table.columns)}",
+            hint="name it with data.text_column (--text-column); a file without a header needs one",
+        )
     used = [name for name in (text, pair, label) if name is not None]
     if len(set(used)) != len(used):
         raise HftuneError(
@@ -104,6 +111,24 @@ def find_roles(table: Table, section: LabelledData) -> Roles:
             hint="name three different columns with data.text_column, data.pair_column and data.label_column",
         )
     return Roles(text=text, pair=pair, label=label)
+
+
+def find_unlabelled(names: Sequence[str], section: LabelledData) -> tuple[str | None, str | None]:
+    """The columns of the text and of the second text in rows that shall be labelled; None where no name fits.
+
+    Args:
+        names: The columns that are there.
+        section: How the data was read that the model was trained on. What it names goes first, where it is there;
+            then text and text_pair; then the names that people use.
+    """
+    table = Table("", {name: [] for name in names})
+    columns = section.model_dump(include={"text_column", "pair_column", "label_column"})
+    here = {key: name for key, name in columns.items() if name in (*names, NO_PAIR)}
+    if "text" in names and "text_column" not in here and here.get("pair_column", NO_PAIR) == NO_PAIR:
+        here["text_column"] = "text"
+        here.setdefault("pair_column", "text_pair" if "text_pair" in names else NO_PAIR)
+    label = here.get("label_column") or _first_of(table, LABELS, without=frozenset(here.values()))
+    return _find_texts(table, LabelledData(**here), label)
 
 
 def find_label(table: Table, named: str | None) -> str | None:
@@ -128,8 +153,8 @@ def _first_of(table: Table, names: tuple[str, ...], *, without: frozenset[str] =
     return next((by_lower[name] for name in names if name in by_lower), None)
 
 
-def _find_texts(table: Table, section: LabelledData, label: str) -> tuple[str, str | None]:
-    """The text column and, for pairs, the second."""
+def _find_texts(table: Table, section: LabelledData, label: str | None) -> tuple[str | None, str | None]:
+    """The text column, or None where no name fits, and for pairs the second."""
     text = required(table, section.text_column, "text_column") if section.text_column is not None else None
     if section.pair_column is None:
         for first, second in _pairs_in(table, label):
@@ -143,24 +168,17 @@ def _find_texts(table: Table, section: LabelledData, label: str) -> tuple[str, s
         if text is None:
             text = next((first for first, second in _pairs_in(table, label) if second == pair), None)
     if text is None:
-        text = _single_text(table, frozenset({label} if pair is None else {label, pair}))
+        text = _single_text(table, frozenset(name for name in (label, pair) if name is not None))
     return text, pair
 
 
-def _pairs_in(table: Table, label: str) -> list[tuple[str, str]]:
+def _pairs_in(table: Table, label: str | None) -> list[tuple[str, str]]:
     """The known pairs that the table has, in the table's spelling."""
     by_lower = {name.lower(): name for name in table.columns if name != label}
     return [(by_lower[one], by_lower[two]) for one, two in PAIRS if one in by_lower and two in by_lower]
 
 
-def _single_text(table: Table, taken: frozenset[str]) -> str:
+def _single_text(table: Table, taken: frozenset[str]) -> str | None:
     found = _first_of(table, TEXTS, without=taken)
     rest = [name for name in table.columns if name not in taken]
-    if found is None and len(rest) == 1:
-        found = rest[0]
-    if found is None:
-        raise HftuneError(
-            f"{quote(table.where)} has no column that looks like a text; its columns are {listing(table.columns)}",
-            hint="name it with data.text_column (--text-column); a file without a header needs one",
-        )
-    return found
+    return rest[0] if found is None and len(rest) == 1 else found

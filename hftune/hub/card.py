@@ -72,10 +72,11 @@ def compose(subject: Subject, unfinished: str = "") -> str:
     """The card; unfinished says how far a run has come that still trains."""
     metrics, recipe = subject.metrics, subject.recipe
     config = subject.folder / "config.json"
+    pairs = "text_pair" in subject.example
     how = usage(
         read_json(config) if config.is_file() else {},
         adapter=(subject.folder / "adapter_config.json").is_file(),
-        pairs="text_pair" in subject.example,
+        pairs=pairs,
         question=plain(subject.example["text"]) if recipe.task.kind == ANSWERS and subject.example else None,
         masked_lm_beside=(subject.folder / "mlm").is_dir(),
         writes=recipe.task.kind == "clm",
@@ -118,7 +119,7 @@ def compose(subject: Subject, unfinished: str = "") -> str:
         command=f"hftune {recipe.task.command} --recipe recipe.yaml",
         # Whoever repeats the run can't push to where it was pushed.
         recipe=fenced(without_home(recipe_yaml(recipe.model_copy(update={"hub": HubSection()}))), "yaml"),
-        limits=limits(metrics, recipe),
+        limits=limits(metrics, recipe, pairs=pairs),
     )
     return str(ModelCard(text))  # parsed and put together again: a header that is no YAML fails here, not at the Hub
 

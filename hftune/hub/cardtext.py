@@ -100,8 +100,8 @@ def remarks(metrics: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def limits(metrics: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """What a user of the model should not expect."""
+def limits(metrics: Mapping[str, Any], recipe: Recipe, *, pairs: bool) -> list[str]:
+    """What a user of the model should not expect; pairs: whether it reads two texts a row."""
     found = []
     if metrics.get("collapsed"):
         reason = f" ({inline(metrics['collapse_reason'])})" if metrics.get("collapse_reason") else ""
@@ -136,7 +136,8 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe) -> list[str]:
     if metrics.get("labels"):
         found.append("It always answers with one of its labels, also where none of them fits.")
     if isinstance(recipe.data, LabelledData):
-        found.append(f"It reads at most {recipe.data.max_length} tokens of each text; what comes after is cut off.")
+        whole = "the two texts of a pair together" if pairs else "each text"
+        found.append(f"It reads at most {recipe.data.max_length} tokens of {whole}; what is over is cut off.")
     found.append(
         f"The scores come from one run with seed {metrics.get('seed', recipe.train.seed)}; other seeds give others."
     )

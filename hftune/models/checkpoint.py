@@ -41,7 +41,8 @@ def locate(name: str) -> str:
         return str(folder / "model")
     seeds = sorted(str(run.parent) for run in folder.glob("seed-*/recipe.yaml")) if folder.is_dir() else []
     if seeds:
-        raise HftuneError(f"{name} is a group of {len(seeds)} runs, not one", hint=f"name one of them: {seeds[0]}")
+        many = f"{len(seeds)} runs" if len(seeds) > 1 else "one run"
+        raise HftuneError(f"{name} is a group of seeds ({many}), not a run", hint=f"name a run in it: {seeds[0]}")
     if folder.is_dir() and not (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file():
         raise HftuneError(
             f"the folder {name} holds no model: there is no config.json in it",

@@ -51,7 +51,10 @@ class Classifier:
             wanted, got = ("pairs of texts", "single texts") if self.reads_pairs else ("single texts", "pairs of texts")
             raise HftuneError(
                 f"the model was trained on {wanted}, got {got}",
-                hint="give a second text for each text" if self.reads_pairs else "leave the second texts out",
+                hint='give each text its second: TEXT --pair "second text"; in jsonl as text_pair, or both under the '
+                "names of the columns that it was trained on"
+                if self.reads_pairs
+                else "leave the second texts out",
             )
         return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncate=self.truncate)
 

@@ -66,8 +66,8 @@ class RunDir:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path) -> RunDir:
-        """Open an existing run, finished or not.
+    def open(cls, path: Path, wanted: str = "a run directory") -> RunDir:
+        """Open an existing run, finished or not; wanted is what a message calls that which was asked for.
 
         Raises:
             HftuneError: There is no run at this path; the hint names what may have been meant.
@@ -76,7 +76,7 @@ class RunDir:
             return cls(path)
         if is_run(path.parent) and path.exists():
             return cls(path.parent)
-        raise HftuneError(f"expected a run directory, {_what_is_there(path)}", hint=_what_was_meant(path))
+        raise HftuneError(f"expected {wanted}, {_what_is_there(path)}", hint=_what_was_meant(path))
 
     @property
     def name(self) -> str:
