@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,8 @@ def test_recipes_ls_and_show() -> None:
     assert {"classify/reviews", "classify/tinybert"} <= set(names)
     listed = hftune("recipes", "ls")[1]
     assert all(name in listed for name in names)
+    assert max(map(len, listed.splitlines())) < 140, "a line a recipe that can be read when it is piped"
+    assert re.search(r"^classify/reviews +hftune classify --recipe classify/reviews *$", listed, re.MULTILINE)
     text = Path(next(row["path"] for row in rows if row["name"] == "classify/tinybert")).read_text(encoding="utf-8")
     assert hftune("recipes", "show", "tinybert")[1] == text
     assert "  weight_decay: 0.01\n" in hftune("recipes", "show", "tinybert", "--resolved")[1]

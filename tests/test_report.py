@@ -16,6 +16,7 @@ from hftune.errors import HftuneError
 from hftune.files import write_jsonl
 from hftune.runs.directory import RunDir
 from hftune.runs.group import seed_path
+from hftune.runs.plots import loss_curves
 from hftune.runs.report import SECTIONS, write_report
 from hftune.runs.sections.lengths import by_length
 from hftune.runs.shares import wilson
@@ -209,6 +210,16 @@ def test_a_language_model_has_curves_and_samples(tmp_path: Path) -> None:
     assert "Once <b> upon a time" in page.text and "perplexity" in page.text
     assert "hftune pretrain --recipe" in page.text
     assert [path.name for path in run.plots.iterdir()] == ["loss.png"]
+
+
+@pytest.mark.parametrize("steps", [[2], [2, 3], [1, 2, 3, 4, 5, 6, 7], [100, 900]])
+def test_no_two_ticks_of_an_axis_read_alike(steps: list[int]) -> None:
+    figure = loss_curves([{"step": step, "split": "dev", "loss": 1 / step} for step in steps])
+    assert figure is not None
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    texts = [axes.xaxis.get_major_formatter()(place) for place in axes.get_xticks() if low <= place <= high]
+    assert texts and len(set(texts)) == len(texts), texts
 
 
 def test_answers_without_probabilities_show_in_their_order(tmp_path: Path) -> None:

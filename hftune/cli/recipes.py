@@ -44,17 +44,18 @@ Name = Annotated[
 
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
-    """List the shipped recipes and studies with their expected score and cost."""
+    """List the shipped recipes and studies with expected score and cost; when piped, each with its command alone."""
     from rich.table import Table
 
     entries = [*catalogue(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
     if as_json:
         terminal.show_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
         return
-    table = Table("recipe", "expected", "cost", box=None, pad_edge=False, header_style="bold")
+    shown = ("name", "expected", "cost") if terminal.out().is_terminal else ("name", "command")
+    table = Table("recipe", *shown[1:], box=None, pad_edge=False, header_style="bold")
     table.columns[0].no_wrap = True
-    for entry in entries:
-        table.add_row(*(terminal.visible(text) for text in (entry.name, entry.expected, entry.cost)))
+    for fields in map(asdict, entries):
+        table.add_row(*(terminal.visible(fields[name]) for name in shown))
     terminal.out().print(table)
 
 

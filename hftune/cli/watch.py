@@ -36,6 +36,7 @@ class Watcher:
             TextColumn("{task.fields[facts]}", markup=False),
             console=err(),
             transient=True,
+            disable=not err().is_interactive,  # a log would get an empty line for each bar
         )
         self._task: TaskID | None = None
 

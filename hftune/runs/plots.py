@@ -63,8 +63,10 @@ def line_chart(
     if log_x:
         axes.set_xscale("log")
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=all(_whole(line.x) for line in lines)))
-        if all(_whole(line.x) for line in lines):
+        whole = all(_whole(line.x) for line in lines)
+        # Of one point matplotlib would show the fractions around it, which all read alike.
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, min_n_ticks=1 if whole else 2))
+        if whole:
             axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for line in lines:
         draw_line(axes, line)
