@@ -81,8 +81,11 @@ def test_the_same_command_gives_the_same_bits_and_another_seed_does_not(here: Pa
 def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: Hftune) -> None:
     from transformers import pipeline
 
-    code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    code, out, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
     assert code == 0, err
+    assert "\n\n" not in err, "no bar leaves an empty line in a log"
+    assert "with evaluations and saves (" in out and "examples/s in updates alone)" in out
+    assert "\nmajority label  dev" in out and "\nbag of words    test" in out
     text = "the tea was superb"
     (ours,) = pipeline("text-classification", model="run/model", top_k=None)([text])
     code, out, err = hftune("predict", "run", text, "--json")

@@ -51,7 +51,7 @@ def baseline(
     sets: options.Set = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score simple systems on dev and test: majority and TF-IDF for labels, an answer for questions, pairs for text."""
+    """Score simple systems on dev and test: majority label and bag of words, an answer to questions, counts of text."""
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     recipe = options.resolve(

@@ -53,6 +53,7 @@ TRUST = ("trust_remote_code", "allow_pickle")
 """Flags that change nothing about a run but what may be trusted for it; they are asked for anew each time."""
 
 WHAT = "What is trained"
+WHICH = "Which model"
 _HOW = "How it is trained"
 _COLUMNS = "Columns of the data"
 _TRUST = "What may be trusted"
@@ -147,7 +148,7 @@ Epochs = Annotated[
     option(
         _HOW,
         "X",
-        "Passes over the training rows; 3 for pretrained weights and 8 for fresh ones where not given.",
+        "Passes over the training rows; where the recipe says none, 3 for pretrained weights and 8 for fresh ones.",
         "--epochs",
     ),
 ]
@@ -196,7 +197,7 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code/--no-trust-remote-code",
     ),
 ]
-Revision = Annotated[str | None, option(_COLUMNS, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
+Revision = Annotated[str | None, option(WHICH, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
 AllowPickle = Annotated[
     bool | None,
     option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from hftune.cli.terminal import out, say, show_json, visible
+from hftune.runs.wording import baseline_name
 
 if TYPE_CHECKING:
     from hftune.dryrun import Estimate
@@ -53,7 +54,8 @@ def print_run(result: RunResult) -> None:
 
 def score_table(metrics: Mapping[str, Any]) -> Table:
     """One row a system and split: the model, then what simple systems get."""
-    systems = [("model", metrics["splits"]), *metrics["baselines"].items()]
+    plain = [(baseline_name(name), splits) for name, splits in metrics["baselines"].items()]
+    systems = [("model", metrics["splits"]), *plain]
     columns = [name for name in SHOWN if any(name in scores for _, splits in systems for scores in splits.values())]
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -106,7 +108,7 @@ def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunRe
         for split, scores in splits.items():
             first = next((name for name in SHOWN if name in scores), None)
             if first is not None:
-                shown = f"{first.replace('_', '-')} of {system}"
+                shown = f"{first.replace('_', '-')} of {baseline_name(system)}"
                 table.add_row(split, shown, f"{scores[first]:.4f}", "", "", style="dim")
     out().print(table)
     if summary["collapsed"]:

@@ -16,7 +16,7 @@ class TrainSection(Section):
     """Optimisation, evaluation rhythm, precision and seeds."""
 
     epochs: float | None = Field(default=None, gt=0.0)
-    """Passes over the training rows; 3 for pretrained weights and 8 for fresh ones where not given."""
+    """Passes over the training rows; where the recipe says none, 3 for pretrained weights and 8 for fresh ones."""
     max_steps: int | None = Field(default=None, ge=1)
     """Stop after this many updates, whatever epochs says."""
     batch_size: int = Field(default=32, ge=1)

@@ -112,7 +112,7 @@ class BagOfWords:
         if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
             notes.append(f"logistic regression had not converged after {ITERATIONS:,} iterations")
         for note in notes:
-            logger.warning("The TF-IDF baseline may be too low: %s.", note)
+            logger.warning("The bag of words may be too low a baseline: %s.", note)
         return cls(pipeline, labels, "; ".join(notes) or None)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:

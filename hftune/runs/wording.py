@@ -20,6 +20,7 @@ SCORE_NAMES = {
 }
 BASELINE_NAMES = {
     "majority": "majority label",
+    "majority of split": "majority label of the split",
     "tfidf": "bag of words",
     "constant": "constant answer",
     "uniform": "uniform guess",
