@@ -58,7 +58,9 @@ COMMANDS: dict[str, Entry] = {
     "sweep": Entry(
         "hftune.cli.sweep:sweep", "Train a grid or a search of settings with several seeds, and compare them", TRAIN
     ),
-    "boolq": Entry("hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or all", TRAIN),
+    "boolq": Entry(
+        "hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or several", TRAIN
+    ),
     "predict": Entry("hftune.cli.predict:predict", "Label texts, or answer questions", USE),
     "generate": Entry("hftune.cli.generate:generate", "Let a language model go on from prompts", USE),
     "evaluate": Entry(
