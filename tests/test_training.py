@@ -197,7 +197,8 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert [(row["step"], row["epoch"], row["split"]) for row in dev] == [(8, 1.0, "dev"), (16, 2.0, "dev")]
     assert all(set(row) == {"step", "epoch", "split", "loss", "accuracy"} for row in dev)
 
-    assert hearing.heard[0] == ("begin", (16, "updates"))
+    assert hearing.heard[0][0] == "note" and hearing.heard[0][1].startswith("only 16 updates in all")
+    assert hearing.heard[1] == ("begin", (16, "updates"))
     assert hearing.heard[-1] == ("end", None)
     done, facts = next(value for kind, value in reversed(hearing.heard) if kind == "advance")
     assert done == 16
