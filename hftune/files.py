@@ -65,14 +65,22 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; a run directory is as readable as its owner's other files.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(staged).chmod(0o666 & ~mask)
+        share(Path(staged))
         Path(staged).replace(path)
     except BaseException:
         Path(staged).unlink(missing_ok=True)
         raise
+
+
+def share(path: Path) -> None:
+    """Let a file, or every file below a folder, be read by whoever may read its owner's other files.
+
+    mkstemp and safetensors make files that are private.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
+        file.chmod(0o666 & ~mask)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import remove_staged
+from hftune.files import remove_staged, share
 from hftune.opening import opened, refuse_other_recipe
 from hftune.runs.directory import RunDir, in_use, is_run
 from hftune.runs.environment import describe as describe_environment
@@ -110,6 +110,7 @@ def train(
             return RunResult(run, {})
         expected = job.task.outputs(job.applied.model, job.tokenizer, probe)
         job.task.save(job.applied.finish(job.applied.model), job.tokenizer, job.data, run.model)
+        share(run.model)
 
         listener.stage("scoring")
         splits = [name for name in score if name in job.facts.rows]

@@ -84,6 +84,8 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     code, out, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
     assert code == 0, err
     assert "\n\n" not in err, "no bar leaves an empty line in a log"
+    files = [path for path in (here / "run").rglob("*") if path.is_file() and not path.name.startswith(".")]
+    assert len({path.stat().st_mode & 0o777 for path in files}) == 1, "weights can be read by whoever reads the rest"
     assert "with evaluations and saves (" in out and "examples/s in updates alone)" in out
     assert "\nmajority label  dev" in out and "\nbag of words    test" in out
     text = "the tea was superb"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.files import disk_is_full, read_json, write_json
+from hftune.files import disk_is_full, read_json, share, write_json
 
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
@@ -242,6 +242,7 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 
 def _sealed(path: Path) -> dict[str, Any]:
+    share(path)
     _sync(path)
     return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
