@@ -16,7 +16,7 @@ from hftune.config.model import ModelSection
 from hftune.data import DATASETS
 from hftune.errors import HftuneError
 from hftune.models.answerer import Answerer
-from hftune.models.checkpoint import ask_first, explained, locate
+from hftune.models.checkpoint import USED, ask_first, explained, locate
 from hftune.models.classifier import Classifier
 from hftune.models.facts import saved_facts
 from hftune.outcomes import Prediction, Request, Scores
@@ -79,8 +79,8 @@ def kind_of(model: str, settings: ModelSection) -> str:
             f"{model} is a study, which holds many runs", hint=f"name one of them; dev selected {chosen.path}"
         )
     location = locate(model)
-    ask_first(location, settings)
-    with explained(settings):
+    ask_first(location, settings, USED)
+    with explained(settings, USED):
         return str(saved_facts(location, settings.revision).get("task", UNMARKED))
 
 

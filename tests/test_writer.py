@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.files import write_json
 from hftune.models import decoding
-from hftune.models.causal import load_causal_lm, save_causal_lm
+from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.vocabulary import Learning, train_vocabulary
 from hftune.models.writer import Sampling, Writer, encode_prompt
@@ -216,3 +224,41 @@ def test_the_command_reads_files_and_writes_jsonl(
     for bad in (("--temperature", "0"), ("--samples", "3"), ("--file", "nowhere.txt")):
         code, _, err = hftune("generate", "model", *bad)
         assert code == 2 and "→" in err
+    code, out, err = hftune("generate", "model", "--prompt", "日 é \x1b[2J", "--max-new-tokens", "1")
+    assert code == 0 and "日 é \\u001b[2J" in out and "\x1b" not in out, err
+    code, _, err = hftune("generate", "nosuchrun")
+    assert code == 2 and "name a run" in err and "--model" not in err
+
+
+@pytest.mark.parametrize(
+    ("facts", "head", "said", "hint"),
+    [
+        ({"task": "mlm"}, BertForMaskedLM, "masked language model", "fill-mask"),
+        ({}, BertForMaskedLM, "masked language model", "fill-mask"),
+        ({"task": "joint", "labels": ["a", "b"]}, BertForMaskedLM, "labels texts", "hftune predict model"),
+        ({}, BertForSequenceClassification, "labels texts", "hftune predict model"),
+    ],
+)
+def test_a_model_that_does_not_write_is_refused(
+    here: Path, facts: dict[str, Any], head: Any, said: str, hint: str
+) -> None:
+    tokenizer = train_vocabulary("wordpiece", lambda: [TEXT] * 3, Learning(60), exact=False)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    head(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    if facts:
+        write_json(here / "model" / "hftune.json", facts)
+    section = ModelSection(name="model")
+    for load in (lambda: load_saved_lm("model"), lambda: load_causal_lm(section, tokenizer)):
+        with pytest.raises(HftuneError, match=said) as caught:
+            load()
+        assert hint in caught.value.hint
+
+
+def test_an_encoder_that_was_made_a_decoder_writes(here: Path) -> None:
+    tokenizer = train_vocabulary("wordpiece", lambda: [TEXT] * 3, Learning(60), exact=False)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertLMHeadModel(BertConfig(vocab_size=len(tokenizer), is_decoder=True, **shape)).save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    model, loaded, _ = load_saved_lm("model")
+    assert Writer(model, loaded).write(["the cat"], Sampling(max_new_tokens=2))[0][0].tokens

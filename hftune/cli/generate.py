@@ -19,6 +19,7 @@ from rich.text import Text
 from hftune.cli import options
 from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
+from hftune.escapes import json_text
 
 if TYPE_CHECKING:
     from hftune.models.writer import Continuation, Sampling, Writer
@@ -37,7 +38,13 @@ Prompt = Annotated[
 ]
 PromptFile = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="One prompt a line, or jsonl with prompt.", show_default=False),
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="One prompt a line, blank ones left out, or jsonl with prompt.",
+        show_default=False,
+    ),
 ]
 OutputFile = Annotated[
     Path | None,
@@ -123,7 +130,7 @@ def generate(
     rows = _rows(writer, prompts, sampling, samples, batch_size)
     if output is None:
         for row in rows:
-            sys.stdout.write(jsonlib.dumps(row, ensure_ascii=True) + "\n")
+            sys.stdout.write(json_text(row) + "\n")
         return
     from hftune.files import write_jsonl
 

@@ -11,17 +11,28 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models import mingpt
 from hftune.models.adapter import adapter_parts, is_adapter, save_adapter, with_weights_of
-from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
+from hftune.models.checkpoint import USED, ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, check_vocabulary, load_config
 from hftune.models.presets import refuse_other_head
+
+LABELS = ("classify", "joint")
+"""Tasks whose models label texts."""
 
 
 def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -37,6 +48,7 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
         return LoadedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), ())
     location = locate(section.name)
     with explained(section):
+        refuse_other_kinds(section.name, saved_facts(location, section.revision), config)
         if is_adapter(location, section.revision):
             joined, _, _ = load_saved_lm(section.name, section, "cpu")
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -49,6 +61,29 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     refuse_headless(section.name, missing)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, ())
+
+
+def refuse_other_kinds(name: str, facts: dict[str, Any], config: PreTrainedConfig) -> None:
+    """A model that fills in words or labels texts: some load as causal ones, and would write nonsense.
+
+    Args:
+        name: What the messages call it.
+        facts: What hftune noted beside its weights; nothing for a model of somebody else.
+        config: Its configuration.
+    """
+    made = (config.architectures or [""])[0]
+    # An encoder's causal class, made for the decoder of a pair, loads its weights and still looks ahead.
+    masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
+    encoder = masked and not config.to_dict().get("is_decoder", True)
+    task = facts.get("task")
+    if task in LABELS or (task is None and made.endswith("Classification")):
+        raise HftuneError(f"{name} labels texts and writes none", hint=f"label texts with it: hftune predict {name}")
+    if task == "mlm" or (task is None and encoder):
+        raise HftuneError(
+            f"{name} is a masked language model: it fills in words and can't go on from a text",
+            hint=f'fill in words with transformers\' pipeline("fill-mask", {locate(name)!r}); a model that writes is '
+            "trained with `hftune pretrain --objective clm`",
+        )
 
 
 def refuse_headless(name: str, missing: Collection[str]) -> None:
@@ -97,13 +132,14 @@ def load_saved_lm(
     section = section or ModelSection(name=name)
     location = locate(name)
     refuse_unsafe(location, section)
-    ask_first(location, section)
-    with explained(section):
+    ask_first(location, section, USED)
+    with explained(section, USED):
         tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
         facts = saved_facts(location, section.revision)
         adapted = is_adapter(location, section.revision)
         folder, base = adapter_parts(location, section) if adapted else (None, section)
         name = base.name if adapted else location
+        refuse_other_kinds(section.name, facts, AutoConfig.from_pretrained(name, **whose_code(name, base)))
         model, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **how_to_load(name, base))
         refuse_headless(section.name, info["missing_keys"])
         if folder is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
@@ -31,7 +31,21 @@ PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 PATIENCE = 10.0
 """Seconds that the Hub has for its first answer."""
 LONGEST_REASON = 400
-OFFLINE_CHOICE = "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
+
+
+class Wanted(NamedTuple):
+    """What is looked for, for the messages."""
+
+    what: str
+    offline: str
+    """What to do without a network."""
+
+
+STARTED_FROM = Wanted(
+    "model", "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
+)
+USED = Wanted("model", "name a run, or a folder that holds the model")
+TOKENIZER = Wanted("tokenizer", "name a run, or a folder that holds the tokenizer")
 
 
 def locate(name: str) -> str:
@@ -80,11 +94,11 @@ def locate_tokenizer(name: str) -> str:
     return name if own else locate(name)
 
 
-def ask_first(location: str, section: ModelSection) -> None:
+def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FROM) -> None:
     """One quick question before the loaders ask theirs: each would try for long where the Hub does not answer."""
     if Path(location).is_dir() or constants.HF_HUB_OFFLINE:
         return
-    with explained(section):
+    with explained(section, wanted):
         try:
             HfApi().model_info(location, revision=section.revision, timeout=PATIENCE)
         except Exception as error:
@@ -116,32 +130,32 @@ def pickle_error(name: str, found: str) -> HftuneError:
 
 
 @contextmanager
-def explained(section: ModelSection) -> Iterator[None]:
+def explained(section: ModelSection, wanted: Wanted = STARTED_FROM) -> Iterator[None]:
     """Turn whatever a loader raises into one error that names the cause and the way out."""
     try:
         yield
     except HftuneError:
         raise
     except Exception as error:  # whatever a stranger's files make the loaders raise
-        raise _explain(error, section) from error
+        raise _explain(error, section, wanted) from error
 
 
-def _explain(error: BaseException, section: ModelSection) -> HftuneError:
-    name, chain = section.name, list(_chain(error))
+def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> HftuneError:
+    name, what, chain = section.name, wanted.what, list(_chain(error))
     text = " ".join(str(link) for link in chain)
     if any(isinstance(link, GatedRepoError) for link in chain):
         return HftuneError(
-            f"the model {name} is gated", hint="accept its terms on the Hub, then log in with `hf auth login`"
+            f"the {what} {name} is gated", hint="accept its terms on the Hub, then log in with `hf auth login`"
         )
     if any(isinstance(link, RevisionNotFoundError) for link in chain):
         return HftuneError(
-            f"the model {name} has no revision {section.revision!r}",
+            f"the {what} {name} has no revision {section.revision!r}",
             hint="leave model.revision out, or name a branch, tag or commit that exists",
         )
     if any(isinstance(link, (RepositoryNotFoundError, HFValidationError)) for link in chain):
         return HftuneError(
-            f"no model {name!r}: not a folder here, and not a model on the Hub that you can see",
-            hint=f"check the spelling (user/name); a private model needs `hf auth login`. Offline: {OFFLINE_CHOICE}",
+            f"no {what} {name!r}: not a folder here, and not a {what} on the Hub that you can see",
+            hint=f"check the spelling (user/name); a private {what} needs `hf auth login`. Offline: {wanted.offline}",
         )
     if "trust_remote_code" in text:
         return HftuneError(
@@ -157,12 +171,12 @@ def _explain(error: BaseException, section: ModelSection) -> HftuneError:
         )
     if _unreachable(chain):
         return HftuneError(
-            f"can't get the model {name!r}: the Hugging Face Hub can't be reached, and it is not in the local cache",
-            hint=f"check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {OFFLINE_CHOICE}",
+            f"can't get the {what} {name!r}: the Hugging Face Hub can't be reached, and it is not in the local cache",
+            hint=f"check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {wanted.offline}",
         )
     reason = (str(error).strip() or type(error).__name__)[:LONGEST_REASON]
     return HftuneError(
-        f"can't load the model {name!r}: {reason}",
+        f"can't load the {what} {name!r}: {reason}",
         hint="check that it is a checkpoint transformers can load; `hftune doctor` shows the installed versions",
     )
 

@@ -25,7 +25,7 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.checkpoint import ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
+from hftune.models.checkpoint import USED, ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.first_token import read_first_only
 from hftune.models.onnx_model import OnnxModel, is_onnx
@@ -112,8 +112,8 @@ class Classifier:
         section = section or ModelSection(name=name)
         location = locate(name)
         refuse_unsafe(location, section)
-        ask_first(location, section)
-        with explained(section):
+        ask_first(location, section, USED)
+        with explained(section, USED):
             tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
             facts = saved_facts(location, section.revision)
             model = _load_model(location, section, facts)

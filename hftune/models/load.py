@@ -23,6 +23,8 @@ from hftune.errors import HftuneError
 from hftune.models import mingpt
 from hftune.models.adapter import base_to_start_from, is_adapter, load_adapter, with_weights_of
 from hftune.models.checkpoint import (
+    STARTED_FROM,
+    TOKENIZER,
     ask_first,
     explained,
     how_to_load,
@@ -66,9 +68,10 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
     location = locate_tokenizer(source.name)
     if Path(location).is_dir():
         refuse_leading_out(Path(location))
-    ask_first(location, source)
+    wanted = STARTED_FROM if section.tokenizer is None else TOKENIZER
+    ask_first(location, source, wanted)
     mingpt.register()
-    with explained(source):
+    with explained(source, wanted):
         tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, source))
     if not _ordinary(tokenizer):
         # transformers makes up an empty one for a folder that holds none: every word would be unknown.
