@@ -179,6 +179,12 @@ def test_names_that_lead_nowhere(name: str) -> None:
     refused(name)
 
 
+def test_an_embedded_text_has_no_labels() -> None:
+    with pytest.raises(HftuneError, match="prose is an embedded text without labels") as caught:
+        load(LabelledData(name="prose"))
+    assert "hftune pretrain --corpus prose" in caught.value.hint and "reviews" in caught.value.hint
+
+
 def test_more_labels_than_rows(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
     assert "asks for 17 labelled rows, train has 16" in refused(path, labels=17).message

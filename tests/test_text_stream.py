@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hftune.config.data import CorpusData
-from hftune.data import pieces
+from hftune.data import DATASETS, pieces
 from hftune.data.corpus import load_corpus
 from hftune.data.stream import stream_corpus
 from hftune.errors import HftuneError
@@ -143,6 +143,11 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
         stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), dev_share=0.1))
     with pytest.raises(HftuneError, match="no file or folder"):
         stream_corpus(CorpusData(name=str(tmp_path / "nowhere.txt"), dev_share=0.1))
+    (tmp_path / "text.pdf").write_text("a", encoding="utf-8")
+    for read in (stream_corpus, load_corpus):
+        with pytest.raises(HftuneError, match="an ending that is not known") as caught:
+            read(CorpusData(name=str(tmp_path / "text.pdf"), dev_share=0.1))
+        assert ".txt" in caught.value.hint and ".csv" in caught.value.hint
 
 
 def test_rows_of_the_hub_stream_their_text_column() -> None:
@@ -151,3 +156,14 @@ def test_rows_of_the_hub_stream_their_text_column() -> None:
     rows = Dataset.from_dict({"id": [1, 2, 3], "text": ["first", "", "third"]})
     found = list(pieces.hub_pieces("user/name (train)", rows, CorpusData(name="user/name")))
     assert found == [("first", True), ("third", True)]
+
+
+def test_embedded_datasets_give_their_texts() -> None:
+    found = stream_corpus(CorpusData(name="reviews", dev_share=0.1))
+    unlabelled = (DATASETS["reviews"].folder / "unlabeled.txt").read_text(encoding="utf-8").splitlines()
+    assert list(found.splits) == ["train", "dev", "test"] and not found.dev_is_train
+    assert found.facts["train"].documents == len(unlabelled), "those without labels, as masked words have them"
+    assert next(found.splits["train"].texts()).split()[0] == unlabelled[0].split()[0]
+    assert stream_corpus(CorpusData(name="boolq-mini", dev_share=0.1)).facts["dev"].documents
+    with pytest.raises(HftuneError, match="reviews has one text a row"):
+        stream_corpus(CorpusData(name="reviews", documents="file", dev_share=0.1))

@@ -52,7 +52,7 @@ CorpusName = Annotated[
     option(
         WHAT,
         "NAME|PATH",
-        "The text: an embedded name, a txt, jsonl or parquet file, a folder of split files, or a Hub id.",
+        "The text: an embedded name, a txt, csv, jsonl or parquet file, a folder of split files, or a Hub id.",
         "--corpus",
         "-c",
     ),

@@ -83,9 +83,9 @@ def check_documents(recipe: Recipe, as_json: bool) -> None:
     """Count documents and characters; find documents that stand twice, and those of dev and test that are in train."""
     from hftune.config.data import CorpusData
     from hftune.config.section import expect
-    from hftune.data.corpus import load_corpus
+    from hftune.data import load_texts
 
-    data = load_corpus(expect(recipe.data, CorpusData))
+    data = load_texts(expect(recipe.data, CorpusData))
     facts = {name: _counts(texts) for name, texts in data.named.items()}
     trained = set(data.train)
     leaks = {} if data.dev_is_train else {"dev": sum(text in trained for text in data.dev)}

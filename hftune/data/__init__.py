@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hftune.config.data import LabelledData
 from hftune.data.boolq import BOOLQ_MINI
 from hftune.data.columns import find_roles
-from hftune.data.corpus import Corpus, load_corpus
+from hftune.data.corpus import CORPORA, Corpus, load_corpus
 from hftune.data.embedded import Embedded
 from hftune.data.labels import check_classes, check_seen, label_order
 from hftune.data.locate import as_path, files_of, is_hub_id, refuse_missing
@@ -99,17 +99,27 @@ def load_joint(section: JointData) -> JointSplits:
     return with_unlabelled(splits, whole, section, DATASETS)
 
 
-def load_texts(section: CorpusData) -> Corpus:
+def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = False) -> Corpus:
     """Plain text in splits: a corpus, or the texts of labelled data, whose labels are not looked at.
 
     An embedded dataset gives its unlabelled texts, where it has some, to train on.
+
+    Args:
+        section: Where the text comes from.
+        shortest: Fewest characters of a document of a corpus; embedded texts all have more.
+        drop_short: Leave shorter ones out; they are refused otherwise.
 
     Raises:
         HftuneError: the text can't be found, read or trained on.
     """
     known = DATASETS.get(section.name)
     if known is None and section.documents != "labelled":
-        return load_corpus(section)
+        return load_corpus(section, shortest=shortest, drop_short=drop_short, known=list(DATASETS))
+    if section.documents not in (None, "labelled"):
+        raise HftuneError(
+            f"data.documents is {section.documents!r}, but {section.name} has one text a row",
+            hint="leave data.documents out",
+        )
     shared = {name: value for name, value in section.model_dump().items() if name in LabelledData.model_fields}
     splits = load(LabelledData(**{**shared, "kind": "labelled", "dev_share": section.dev_share or 0.1}))
     texts = {name: splits.texts(name) for name in splits.named}
@@ -173,6 +183,11 @@ def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
         files = embedded.split_files(section)
     elif path is not None:
         files = files_of(path, section)
+    elif section.name in CORPORA:
+        raise HftuneError(
+            f"{section.name} is an embedded text without labels",
+            hint=f"train on it with `hftune pretrain --corpus {section.name}`; labelled are {', '.join(DATASETS)}",
+        )
     elif is_hub_id(section.name):
         from hftune.data.hub import hub_tables
 

@@ -19,6 +19,8 @@ PLAIN = (".txt", ".text", ".md", "")
 """Endings of files that are read as text."""
 TABLES = (".jsonl", ".ndjson", ".json", ".parquet")
 """Endings under which a folder may hold its documents as rows; csv and tsv beside a text are mostly something else."""
+ENDINGS = ", ".join(ending for ending in (*PLAIN, *FORMATS) if ending)
+"""How the name of a file that is named itself may end."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,14 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
         if section.text_column is not None:
             raise HftuneError(
                 f"data.text_column is {quote(section.text_column)}, but {quote(path.name)} is plain text",
-                hint="leave data.text_column out, or give a jsonl or parquet file",
+                hint="leave data.text_column out, or give a csv, jsonl or parquet file",
             )
         found = list(CUTS[documents](decode(read_bytes(path), path)))
         return Documents(path.name, tuple(text for _, text in found), tuple(f"line {line}" for line, _ in found))
     if path.suffix.lower() not in FORMATS:
         raise HftuneError(
             f"{quote(path.name)} has an ending that is not known: {quote(path.suffix)}",
-            hint=f"a corpus ends in {', '.join(ending for ending in (*PLAIN, *TABLES) if ending)}",
+            hint=f"a corpus ends in {ENDINGS}",
         )
     return from_table(read_file(path, [section.text_column] if section.text_column else []), section)
 

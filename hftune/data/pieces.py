@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hftune.config.data import CorpusData
 from hftune.data.decode import BOM, MAGIC, UTF16, decode, read_bytes
-from hftune.data.documents import PLAIN, TABLES, cell_text, text_column
+from hftune.data.documents import ENDINGS, PLAIN, cell_text, text_column
 from hftune.data.sources import FORMATS, read_file
 from hftune.data.table import Table
 from hftune.data.wording import quote
@@ -51,13 +51,13 @@ def file_pieces(path: Path, section: CorpusData, documents: str) -> Iterator[Pie
         if section.text_column is not None:
             raise HftuneError(
                 f"data.text_column is {quote(section.text_column)}, but {quote(path.name)} is plain text",
-                hint="leave data.text_column out, or give a jsonl or parquet file",
+                hint="leave data.text_column out, or give a csv, jsonl or parquet file",
             )
         return CUTS[documents](path)
     if ending not in FORMATS:
         raise HftuneError(
             f"{quote(path.name)} has an ending that is not known: {quote(path.suffix)}",
-            hint=f"a corpus ends in {', '.join(one for one in (*PLAIN, *TABLES) if one)}",
+            hint=f"a corpus ends in {ENDINGS}",
         )
     rows = STREAMED.get(ending, _whole_table)(path, section)
     return (piece for text in rows for piece in _pieces_of(text))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hftune.config.data import CorpusData
+from hftune.data import DATASETS, load_texts
 from hftune.data.corpus import CORPORA, corpus_files, refuse_cut_of_hub
 from hftune.data.pieces import Piece, file_pieces, hub_pieces
 from hftune.data.wording import count, quote
@@ -115,12 +116,15 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
 
 def open_splits(section: CorpusData) -> tuple[dict[str, TextSplit], list[str]]:
     """The splits that are there, none of them read yet, and what was decided in finding them."""
+    if section.name in DATASETS:
+        rows = load_texts(section)
+        return {name: _in_memory(section.name, texts) for name, texts in rows.named.items()}, list(rows.notes)
     found = corpus_files(section)
     if found is None:
         refuse_cut_of_hub(section)
         from hftune.data.hub import hub_splits
 
-        loaded = hub_splits(section, list(CORPORA))
+        loaded = hub_splits(section, [*DATASETS, *CORPORA])
         return {
             split: TextSplit(where, partial(hub_pieces, where, rows, section))
             for split, (where, rows) in loaded.items()
@@ -135,6 +139,11 @@ def open_splits(section: CorpusData) -> tuple[dict[str, TextSplit], list[str]]:
         where = paths[0].name if len(paths) == 1 else f"{paths[0].name} … {paths[-1].name}"
         splits[split] = TextSplit(where, reader(split))
     return splits, list(found.notes)
+
+
+def _in_memory(name: str, texts: Sequence[str]) -> TextSplit:
+    """The texts of an embedded dataset, which are few."""
+    return TextSplit(name, lambda: (Piece(text, ends=True) for text in texts))
 
 
 def _survey(split: TextSplit, *, hashes: bool = False) -> tuple[TextFacts, NDArray[np.uint64] | None]:

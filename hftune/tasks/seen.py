@@ -13,7 +13,7 @@ from typing import Any
 
 from hftune.config.data import CorpusData, QuestionData
 from hftune.config.model import ModelSection
-from hftune.data.corpus import load_corpus
+from hftune.data import load_texts
 from hftune.errors import HftuneError
 from hftune.evaluation.knowledge import SEEN, name_in, names_in_text, question_template
 from hftune.runs.directory import RunDir, is_run
@@ -99,7 +99,7 @@ def pretraining_of(model: ModelSection) -> Pretraining:
     if not isinstance(recipe.data, CorpusData):
         return Pretraining(f"{public_name(model.name)} was not trained on a corpus", None)
     try:
-        corpus = load_corpus(recipe.data, drop_short=True)
+        corpus = load_texts(recipe.data, drop_short=True)
     except HftuneError as error:
         return Pretraining(f"the corpus of {public_name(model.name)} can't be read ({error.message})", None)
     end = seen_of_each(recipe)  # what stands behind the longest cut was never seen

@@ -15,7 +15,8 @@ from hftune.config.model import ModelSection
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import SpanTask
-from hftune.data.corpus import Corpus, load_corpus
+from hftune.data import load_texts
+from hftune.data.corpus import Corpus
 from hftune.errors import HftuneError
 from hftune.evaluation.language import counting_baselines, language_scores
 from hftune.models.answerer import Answerer, check_marks
@@ -53,7 +54,7 @@ class SpanCorruption:
     def load_data(self) -> Corpus:
         """Read, check and split the documents."""
         drop = self.task_section.short_documents == "drop"
-        return load_corpus(self.data_section, shortest=SHORTEST, drop_short=drop)
+        return load_texts(self.data_section, shortest=SHORTEST, drop_short=drop)
 
     def describe(self, data: Corpus) -> DataFacts:
         """Documents, fingerprints and what was done to them."""
