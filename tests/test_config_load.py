@@ -284,3 +284,14 @@ def test_schema_describes_every_setting() -> None:
     with pytest.raises(HftuneError) as caught:
         schema("trian")
     assert "Did you mean train?" in caught.value.hint
+
+
+def test_another_method_leaves_the_recipes_muon_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, "train: {optimizer: muon, learning_rate: 4.0e-3, epochs: 2}\n")
+    with caplog.at_level(logging.INFO, logger="hftune"):
+        changed = load_recipe(path, {"method.kind": "bitfit"}).train
+    assert changed.optimizer == "adamw" and changed.learning_rate != 4e-3 and changed.epochs == 2
+    assert "method.kind is now bitfit: the recipe's learning rate, optimizer left out" in caplog.text
+    assert load_recipe(path, {"method.kind": "full"}).train.optimizer == "muon"
+    with pytest.raises(RecipeError, match=r"muon is for method\.kind full"):
+        load_recipe(path, {"method.kind": "bitfit", "train.optimizer": "muon"})

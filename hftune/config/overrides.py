@@ -94,7 +94,7 @@ def merge(document: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], task: s
             now = _stated_kind(given, section) or _stated_kind(document, section) or default_kind(section, after)
             kept = _of_the_same_kind(section, kept, was, now)
         merged[section] = _onto(kept, changes, section, pairs)
-    return _without_anothers_rate(document, given, merged)
+    return _without_anothers_steps(document, given, merged)
 
 
 def _stated_kind(values: Mapping[str, Any], section: str) -> Any:
@@ -102,10 +102,13 @@ def _stated_kind(values: Mapping[str, Any], section: str) -> Any:
     return settings.get("kind") if isinstance(settings, Mapping) else None
 
 
-def _without_anothers_rate(
+def _without_anothers_steps(
     document: Mapping[str, Any], given: Mapping[str, Any], merged: dict[str, Any]
 ) -> dict[str, Any]:
-    """A learning rate that the file gives for one method says nothing about another: each has its own default."""
+    """A learning rate that the file gives for one method says nothing about another: each has its own default.
+
+    Nor does its Muon, which is for whole matrices.
+    """
     method, train = given.get("method"), document.get("train")
     if not isinstance(method, Mapping) or "kind" not in method or not isinstance(train, Mapping):
         return merged
@@ -113,10 +116,17 @@ def _without_anothers_rate(
     stated = below.get("kind") if isinstance(below, Mapping) else None
     # Of a method that there is not, the check says so.
     changed = method["kind"] in section_kinds("method") and method["kind"] != (stated or default_kind("method"))
-    asked = isinstance(given.get("train"), Mapping) and "learning_rate" in given["train"]
-    if changed and not asked and "learning_rate" in train and isinstance(merged.get("train"), dict):
-        logger.info("method.kind is now %s: the recipe's learning rate is left out", method["kind"])
-        merged["train"] = {key: value for key, value in merged["train"].items() if key != "learning_rate"}
+    typed = given.get("train")
+    muon = train.get("optimizer") == "muon" and method["kind"] != "full"
+    anothers = [
+        key
+        for key, matters in (("learning_rate", True), ("optimizer", muon))
+        if matters and key in train and not (isinstance(typed, Mapping) and key in typed)
+    ]
+    if changed and anothers and isinstance(merged.get("train"), dict):
+        named = ", ".join(key.replace("_", " ") for key in anothers)
+        logger.info("method.kind is now %s: the recipe's %s left out", method["kind"], named)
+        merged["train"] = {key: value for key, value in merged["train"].items() if key not in anothers}
     return merged
 
 
