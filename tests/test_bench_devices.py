@@ -81,6 +81,7 @@ def test_table_plot_and_json(
     code, out, err = hftune("bench", "devices", "--steps", "2")
     assert code == 0 and "4,096" in out and "0.25" in out and "no kernel" in out and "devices/devices.png" in out
     assert torch.accelerator.is_available() or "there is no GPU here" in err
+    assert ": cpu, threads: 1, fp32\n" in err and "fp32, compiled\n" in err, "told as each begins"
     written = json.loads((here / "devices" / "devices.json").read_text())
     assert {row["precision"] for row in written["results"]} >= {"fp32"} and written["machine"]["cpu"]
     assert (here / "devices" / "devices.png").read_bytes().startswith(b"\x89PNG")

@@ -40,6 +40,11 @@ class Setting:
     precision: str
     compiled: bool
 
+    def __str__(self) -> str:
+        """For whoever waits."""
+        threads = "" if self.threads is None else f", threads: {self.threads}"
+        return f"{self.device}{threads}, {self.precision}{', compiled' if self.compiled else ''}"
+
 
 @dataclass(frozen=True)
 class Size:

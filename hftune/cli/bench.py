@@ -118,10 +118,9 @@ def run_devices(steps: Steps = 50, output: Output = DEFAULT_FOLDER, as_json: Jso
     machine, (chosen, notes), rows = describe(), settings(), []
     for line in notes:
         terminal.note(line)
-    with terminal.err().status("…") as status:
-        for number, setting in enumerate(chosen, start=1):
-            status.update(f"{number} of {len(chosen)}: {setting.device}, {setting.precision} …")
-            rows.append(measure(setting, steps))
+    for number, setting in enumerate(chosen, start=1):
+        terminal.note(f"{number} of {len(chosen)}: {setting}")
+        rows.append(measure(setting, steps))
     plot = device_report.write(output, machine, rows, notes)
     if as_json:
         terminal.show_json({"machine": machine, "notes": notes, "results": [row.as_dict() for row in rows]})
