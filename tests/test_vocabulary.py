@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
-from hftune.models.vocabulary import KINDS, Learning, end_of_text, train_vocabulary
+from hftune.models.vocabulary import KINDS, Learning, as_text, end_of_text, train_vocabulary
 from hftune.models.vocabulary_facts import compression, longest_tokens, split_text
+from hftune.tasks.masked_rows import make_examples
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5
 ROOT = Path(__file__).parent.parent
+STORIES = (ROOT / "data" / "prose" / "train.txt").read_text(encoding="utf-8")[:60_000]
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,55 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
 @example("e\u0301 é 漢字 👩‍👩‍👧 \U0010ffff")
 @settings(max_examples=150, deadline=None)
 def test_any_text_comes_back_exactly(saved: PreTrainedTokenizerFast, text: str) -> None:
-    ids = saved(text)["input_ids"]
+    ids = saved(text, **as_text(saved))["input_ids"]
     assert saved.decode(ids) == text
-    assert not set(ids) & set(saved.all_special_ids), "text is never taken for a mark"
+    assert not set(ids) & set(saved.all_special_ids), "text that is trained on is never taken for a mark"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_are_tokens_to_others_and_characters_in_training(kind: str, tmp_path: Path) -> None:
+    size = {"bpe": 275, "wordpiece": 60, "unigram": 40}[kind]
+    train_vocabulary(kind, lambda: TEXTS, Learning(size), exact=False).save_pretrained(tmp_path)
+    made = AutoTokenizer.from_pretrained(tmp_path)
+    mark = {"bpe": "<|endoftext|>", "wordpiece": "[MASK]", "unigram": "</s>"}[kind]
+    special = made.convert_tokens_to_ids(mark)
+    assert special in made(f"the {mark} cat")["input_ids"]
+    assert special not in made(f"the {mark} cat", add_special_tokens=False, **as_text(made))["input_ids"]
+    assert special in made(f"the {mark} cat")["input_ids"], "one call leaves the next as it was"
+
+
+def test_a_masked_language_model_sees_no_mask_in_its_text() -> None:
+    made = train_vocabulary("wordpiece", lambda: TEXTS, Learning(60), exact=False)
+    for block in (None, 8):
+        found = make_examples(made, ["the [MASK] cat"], max_length=20, block_size=block, words=False)
+        assert made.mask_token_id not in {token for row in found.ids for token in row}
+
+
+@given(st.text(alphabet=sorted(set(STORIES)), max_size=30))
+@example(" the  cat\n the dog ")
+@example(STORIES[:5000])
+@settings(max_examples=100, deadline=None)
+def test_unigram_gives_back_what_it_knows_and_does_not_cross_words(pieces: PreTrainedTokenizerFast, text: str) -> None:
+    ids = pieces(text, **as_text(pieces))["input_ids"]
+    assert pieces.unk_token_id not in ids and pieces.decode(ids) == text
+    for piece in split_text(pieces, text):
+        word = piece.removeprefix("▁")
+        assert word.isalpha() or not any(map(str.isalpha, word)), f"{piece!r} is no part of a word"
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
+    """Unigram as AutoTokenizer gives it back."""
+    folder = tmp_path_factory.mktemp("unigram")
+    train_vocabulary("unigram", lambda: STORIES.split("\n\n"), Learning(300)).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_tokens_are_shown_as_they_are(pieces: PreTrainedTokenizerFast) -> None:
+    assert "".join(split_text(pieces, "the cat sat")) == "▁the▁cat▁sat"
+    assert split_text(pieces, "☃")[-1] == "<unk>"
+    of_bytes = train_vocabulary("bpe", lambda: ["é"] * 9, Learning(259))
+    assert split_text(of_bytes, "é日") == ["é", "<0xE6>", "<0x97>", "<0xA5>"], "whole characters, else bytes"
 
 
 def test_the_saved_tokenizer_has_what_was_asked_for(saved: PreTrainedTokenizerFast) -> None:
@@ -118,6 +166,13 @@ def test_the_command_learns_shows_and_overwrites_nothing(
     assert code == 2 and "already there" in err
     code, out, _ = hftune("tokenizer", "show", "mine", "the cat", "--corpus", "text.jsonl")
     assert code == 0 and "bytes a token" in out and "│" in out
+    code, _, err = hftune("tokenizer", "show", "nosuch")
+    assert code == 2 and "the tokenizer 'nosuch'" in err and "--model" not in err
+    for kind, objective in (("wordpiece", "mlm"), ("unigram", "clm")):
+        size = {"wordpiece": "40", "unigram": "24"}[kind]
+        asked = ("--corpus", "text.jsonl", "--kind", kind, "--vocab-size", size, "--output", kind)
+        code, out, err = hftune("tokenizer", "train", *asked)
+        assert code == 0 and f"--objective {objective} --tokenizer {kind}" in out, err
 
 
 @pytest.mark.parametrize(

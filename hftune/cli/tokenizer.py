@@ -32,7 +32,7 @@ Corpus = Annotated[
         "--corpus",
         "-c",
         metavar="NAME|PATH",
-        help="The text: an embedded name, a txt, jsonl or parquet file, a folder of split files, or a Hub id.",
+        help="The text: an embedded name, a txt, csv, jsonl or parquet file, a folder of split files, or a Hub id.",
         show_default=False,
     ),
 ]
@@ -109,7 +109,8 @@ def train_tokenizer(
         terminal.show_json(result)
         return
     _show(result)
-    terminal.say(f"Saved in {output}. Train with it: hftune pretrain --objective clm --tokenizer {output}")
+    objective = "clm" if made.eos_token is not None else "mlm"
+    terminal.say(f"Saved in {output}. Train with it: hftune pretrain --objective {objective} --tokenizer {output}")
 
 
 @app.command("show")

@@ -20,6 +20,7 @@ from hftune.errors import HftuneError
 from hftune.models.causal import load_saved_lm, save_causal_lm
 from hftune.models.decoding import Decoding, Row, context_of, decode
 from hftune.models.token_scores import NextTokenBatches, score_sequences
+from hftune.models.vocabulary import as_text
 
 TASK = "answer"
 
@@ -113,10 +114,11 @@ def sequences(
     mark = tokenizer.mask_token_id
     if not len(questions):
         return []
-    asked = [[*ids, mark] for ids in tokenizer(list(questions), add_special_tokens=False)["input_ids"]]
+    how = {"add_special_tokens": False, **as_text(tokenizer)}
+    asked = [[*ids, mark] for ids in tokenizer(list(questions), **how)["input_ids"]]
     if answers is None:
         return [(ids, len(ids)) for ids in asked]
-    told = [[*ids, mark] for ids in tokenizer(list(answers), add_special_tokens=False)["input_ids"]]
+    told = [[*ids, mark] for ids in tokenizer(list(answers), **how)["input_ids"]]
     return [(question + answer, len(question)) for question, answer in zip(asked, told, strict=True)]
 
 

@@ -1,7 +1,8 @@
 """Tokenizers learned from text: byte-level BPE, WordPiece, Unigram. Called by ``hftune tokenizer train`` and by tasks.
 
-Each is an ordinary fast tokenizer: saved as tokenizer.json, it loads through AutoTokenizer with no code of ours. The
-same text gives the same ids, in any process.
+Each is an ordinary fast tokenizer: saved as tokenizer.json, it loads through AutoTokenizer with no code of ours, which
+takes ``[MASK]`` in a text for the token, as with any other. In text that is trained on it is characters: ``as_text``.
+The same text gives the same ids, in any process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
@@ -26,6 +27,10 @@ DIGITS = 6
 
 STEP = 1e-4
 """How far apart the library puts the scores of characters that are no likely piece."""
+SPACE = "▁"
+"""What stands for a blank in a Unigram vocabulary, and before every text."""
+WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\s▁\p{L}\p{M}\p{N}]+|▁+(?=▁)|▁|\s+"
+"""What a Unigram piece lies within: letters, digits or other signs with the blank before them; blanks; line ends."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +143,11 @@ def unigram(texts: Texts, learning: Learning) -> PreTrainedTokenizerFast:
     """A Unigram model over text with marked spaces, as T5 has; characters that the text lacks are unknown."""
     special = _special(("<pad>", "</s>", "<unk>"), learning)
     # Asked before: the library would try for ever to get below the number of characters.
-    characters = {"▁"}
+    characters = {SPACE}
     for text in texts():
         characters.update(text.replace(" ", ""))
     _refuse_small(learning, len(special) + len(characters))
-    backend = _metaspaced(Tokenizer(models.Unigram()))
+    backend = _marked_spaces(Tokenizer(models.Unigram()))
     trainer = trainers.UnigramTrainer(
         vocab_size=learning.vocab_size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
@@ -150,7 +155,7 @@ def unigram(texts: Texts, learning: Learning) -> PreTrainedTokenizerFast:
     pieces = json.loads(backend.to_str())["model"]["vocab"]
     scores = {piece: round(score, DIGITS) for piece, score in pieces if piece not in special}
     vocabulary = [*((name, 0.0) for name in special), *_settled(scores)]
-    settled = _metaspaced(Tokenizer(models.Unigram(vocabulary, unk_id=special.index("<unk>"))))
+    settled = _marked_spaces(Tokenizer(models.Unigram(vocabulary, unk_id=special.index("<unk>"))))
     settled.add_special_tokens(special)
     return _fast(settled, learning, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
@@ -181,6 +186,11 @@ def unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The token that stands for what the vocabulary can't say; GPT-2's is its end of text, which says nothing."""
     known = tokenizer.unk_token_id
     return None if known is None or known == tokenizer.eos_token_id else int(known)
+
+
+def as_text(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
+    """How a tokenizer is called on text that is trained on: what looks like a special token there is its characters."""
+    return {"split_special_tokens": True} if tokenizer.is_fast else {}
 
 
 def _special(own: Sequence[str], learning: Learning) -> list[str]:
@@ -241,17 +251,18 @@ def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(ordered.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _metaspaced(backend: Tokenizer) -> Tokenizer:
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
+def _marked_spaces(backend: Tokenizer) -> Tokenizer:
+    """Blanks as marks and one before the text, which decoding takes away again; Metaspace would lose a first blank."""
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return backend
 
 
 def _fast(backend: Tokenizer, learning: Learning, **names: str) -> PreTrainedTokenizerFast:
-    """As transformers has it; what looks like a special token in a text is just its characters."""
+    """As transformers has it."""
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        split_special_tokens=True,
         clean_up_tokenization_spaces=False,
         **({"additional_special_tokens": list(learning.special)} if learning.special else {}),
         **names,

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from hftune.models.vocabulary import unknown_token
+from hftune.models.vocabulary import as_text, unknown_token
 
 TOGETHER = 1 << 19
 """Characters that are tokenised together."""
@@ -50,7 +52,7 @@ def compression(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Com
     def count() -> None:
         nonlocal size, tokens, unknown
         if held:
-            for ids in tokenizer(held, add_special_tokens=False, verbose=False)["input_ids"]:
+            for ids in tokenizer(held, add_special_tokens=False, verbose=False, **as_text(tokenizer))["input_ids"]:
                 tokens += len(ids)
                 unknown += 0 if sign is None else ids.count(sign)
             size += sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
@@ -72,18 +74,28 @@ def compression(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Com
 
 def longest_tokens(tokenizer: PreTrainedTokenizerBase, most: int = 10) -> list[str]:
     """The tokens that stand for the longest texts, special ones left out."""
-    special = set(tokenizer.all_special_tokens)
-    known = tokenizer.get_vocab()
-    shown = {number: shown_token(tokenizer, number) for name, number in known.items() if name not in special}
-    return sorted(shown.values(), key=lambda text: (-len(text), text))[:most]
+    ordinary = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    return _shown(tokenizer, sorted(ordinary, key=lambda token: (-len(token), token))[:most])
 
 
 def split_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
-    """The tokens of a text, as text; bytes that are no whole character as the vocabulary writes them."""
-    return [shown_token(tokenizer, number) for number in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    """The tokens of a text, as ``_shown`` has them."""
+    return _shown(tokenizer, tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
-def shown_token(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    """A token as text; by its name in the vocabulary where it is no text of its own."""
-    text = str(tokenizer.decode([number]))
-    return str(tokenizer.convert_ids_to_tokens(number)) if "�" in text or not text else text
+def _shown(tokenizer: PreTrainedTokenizerBase, tokens: Iterable[str]) -> list[str]:
+    """Tokens as the vocabulary writes them; those of bytes as their text, or as ``<0xC3>`` where they are no text."""
+    if not (tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)):
+        return list(tokens)
+    numbers = {sign: number for number, sign in bytes_to_unicode().items()}
+
+    def text(token: str) -> str:
+        if not numbers.keys() >= set(token):
+            return token  # one that was added as it is
+        content = bytes(numbers[sign] for sign in token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "".join(f"<0x{byte:02X}>" for byte in content)
+
+    return [text(token) for token in tokens]

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hftune.models.masked import padded
+from hftune.models.vocabulary import as_text
 from hftune.tasks.masking import Masking
 from hftune.tasks.rows import cut_note
 from hftune.training.companion import Beside, Repeated
@@ -68,7 +69,12 @@ def make_examples(
     if block_size is not None:
         return _blocks(tokenizer, texts, block_size, words)
     encoded = tokenizer(
-        list(texts), truncation=True, max_length=max_length, return_attention_mask=False, return_token_type_ids=False
+        list(texts),
+        truncation=True,
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        **as_text(tokenizer),
     )
     return Examples(
         ids=list(encoded["input_ids"]),
@@ -83,6 +89,7 @@ def _blocks(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], size: int,
         return_attention_mask=False,
         return_token_type_ids=False,
         verbose=False,
+        **as_text(tokenizer),
     )
     ids: list[int] = []
     of: list[int] = []

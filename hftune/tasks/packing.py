@@ -24,7 +24,7 @@ from hftune.cache import cache_folder, make_room, use
 from hftune.data.stream import TextFacts, TextSplit
 from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
-from hftune.models.vocabulary import unknown_token
+from hftune.models.vocabulary import as_text, unknown_token
 
 FORMAT = 2
 """Changes when what is written changes."""
@@ -123,10 +123,8 @@ def _tokenised(
 def _ids(held: Sequence[tuple[str, bool]], tokenizer: PreTrainedTokenizerBase, end: int) -> Iterator[list[int]]:
     if not held:
         return
-    # What looks like a special token in a text is text.
-    plain = {"split_special_tokens": True} if tokenizer.is_fast else {}
-    texts = [text for text, _ in held]
-    encoded = tokenizer(texts, add_special_tokens=False, verbose=False, return_attention_mask=False, **plain)
+    texts, how = [text for text, _ in held], as_text(tokenizer)
+    encoded = tokenizer(texts, add_special_tokens=False, verbose=False, return_attention_mask=False, **how)
     for ids, (_, ends) in zip(encoded["input_ids"], held, strict=True):
         yield [*ids, end] if ends else ids
 

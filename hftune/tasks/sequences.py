@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hftune.models.vocabulary import as_text
 from hftune.tasks.corruption import Corruption, Numbers, Plan, corrupted, plan
 
 CHUNK = 1000
@@ -23,7 +24,8 @@ class Tokens:
         """Tokenise the documents, without marks of any kind."""
         rows: list[Numbers] = []
         for start in range(0, len(texts), CHUNK):
-            encoded = tokenizer(list(texts[start : start + CHUNK]), add_special_tokens=False, verbose=False)
+            part, how = list(texts[start : start + CHUNK]), as_text(tokenizer)
+            encoded = tokenizer(part, add_special_tokens=False, verbose=False, **how)
             rows += [np.asarray(ids, dtype=np.int64) for ids in encoded["input_ids"]]
         self.sizes: Numbers = np.array([len(row) for row in rows], dtype=np.int64)
         self._flat = np.concatenate(rows)
