@@ -14,6 +14,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune import methods
+from hftune.cli.outcome import score_table
 from hftune.config import Recipe, load_recipe
 from hftune.config.data import CorpusData
 from hftune.config.method import BitfitMethod, HeadMethod, Ia3Method, LoraMethod, PrefixMethod
@@ -102,7 +103,6 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
     corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), dev_share=0.0))
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
-    tokenizer.split_special_tokens = False  # as those of others are
     split, facts = corpus.splits["train"], corpus.facts["train"]
     packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
     assert tokenizer.decode(packed.tokens.tolist()) == (
@@ -344,3 +344,19 @@ def test_counting_has_a_command(folder: Path, hftune: Callable[..., tuple[int, s
     assert code == 0, err
     found = json.loads(out)["baselines"]
     assert found["bigram"]["test"]["bits_per_byte"] < found["unigram"]["test"]["bits_per_byte"] < 8
+
+
+def test_the_vocabulary_of_counts_is_told(
+    folder: Path, tmp_path: Path, hftune: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = hftune("baseline", "--corpus", str(folder), "--set", "model.vocab_size=300")
+    assert code == 0 and "learned from train: byte-level BPE, " in err and " kB" in out, err
+    train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265)).save_pretrained(tmp_path / "mine")
+    code, _, err = hftune("baseline", "--corpus", str(folder), "--tokenizer", str(tmp_path / "mine"))
+    assert code == 0 and "vocab_size" not in err, "nobody set it"
+
+
+def test_large_figures_are_short() -> None:
+    scores = {"perplexity": 99.5, "word_perplexity": 53487767.6092}
+    table = score_table({"splits": {"dev": scores}, "baselines": {}})
+    assert [list(column.cells) for column in table.columns[2:]] == [["99.5000"], ["5.35e+07"]]

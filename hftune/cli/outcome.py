@@ -30,6 +30,9 @@ SHOWN = (
     "bits_per_character",
 )
 
+LARGE = 1e5
+"""From here on digits behind the point, and most of those before it, say nothing."""
+
 
 def print_run(result: RunResult) -> None:
     """Scores beside their baselines, then where everything lies."""
@@ -64,7 +67,7 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
         table.add_column(name.replace("_", "-"), justify="right")
     for system, splits in systems:
         for split, scores in splits.items():
-            cells = [f"{scores[name]:.4f}" if name in scores else "" for name in columns]
+            cells = [_figure(scores[name]) if name in scores else "" for name in columns]
             table.add_row(system, split, *cells, style="bold" if system == "model" else "dim")
     return table
 
@@ -82,6 +85,11 @@ def knowledge_tables(metrics: Mapping[str, Any]) -> list[Table]:
             table.add_row(*seen, f"{group['rows']:,}", match, f"{group['confidence']:.4f}")
         tables.append(table)
     return tables
+
+
+def _figure(value: float) -> str:
+    """A score with four digits behind the point; a large one, as perplexities of words can be, in short."""
+    return f"{value:.4f}" if abs(value) < LARGE else f"{value:.3g}"
 
 
 def _yes_or_no(seen: bool | None) -> str:
@@ -102,14 +110,14 @@ def print_group(group: Path, summary: Mapping[str, Any], results: Sequence[RunRe
         for name in SHOWN:
             if name in scores:
                 spread = scores[name]
-                std = "" if spread["std"] is None else f"± {spread['std']:.4f}"
-                table.add_row(split, name.replace("_", "-"), f"{spread['mean']:.4f}", std, str(len(results)))
+                std = "" if spread["std"] is None else f"± {_figure(spread['std'])}"
+                table.add_row(split, name.replace("_", "-"), _figure(spread["mean"]), std, str(len(results)))
     for system, splits in summary["baselines"].items():
         for split, scores in splits.items():
             first = next((name for name in SHOWN if name in scores), None)
             if first is not None:
                 shown = f"{first.replace('_', '-')} of {baseline_name(system)}"
-                table.add_row(split, shown, f"{scores[first]:.4f}", "", "", style="dim")
+                table.add_row(split, shown, _figure(scores[first]), "", "", style="dim")
     out().print(table)
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")

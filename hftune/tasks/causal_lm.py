@@ -31,6 +31,7 @@ from hftune.models.token_scores import NextTokenBatches, score_sequences, token_
 from hftune.models.vocabulary import Learning, end_of_text, train_vocabulary
 from hftune.models.writer import Sampling, Writer, encode_prompt
 from hftune.runs.naming import public_name
+from hftune.runs.wording import size
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.packing import Blocks, Packed, pack
 from hftune.tasks.task import DataFacts, Evaluation
@@ -67,7 +68,7 @@ class CausalLanguageModel:
     def describe(self, data: TextCorpus) -> DataFacts:
         """Documents, fingerprints and what was done to them."""
         prints = {name: facts.fingerprint for name, facts in data.facts.items()}
-        sizes = ", ".join(f"{name} {facts.bytes / 1e6:,.2f} MB" for name, facts in data.facts.items())
+        sizes = ", ".join(f"{name} {size(facts.bytes)}" for name, facts in data.facts.items())
         rows = {name: facts.documents for name, facts in data.facts.items()}
         return DataFacts(data.source, rows, prints, (*data.notes, f"text: {sizes}"))
 
@@ -78,10 +79,12 @@ class CausalLanguageModel:
             refuse_other_head(model, causal=True)
             if model.from_scratch and model.tokenizer is None:
                 train = data.splits["train"]
-                self._tokenizer = train_vocabulary("bpe", train.texts, Learning(model.vocab_size), exact=False)
+                made = self._tokenizer = train_vocabulary("bpe", train.texts, Learning(model.vocab_size), exact=False)
+                logger.info("the vocabulary is learned from train: byte-level BPE, %d tokens", len(made))
             else:
                 self._tokenizer = load_tokenizer(model, (), padded=False)
-                if model.from_scratch and len(self._tokenizer) != model.vocab_size:
+                asked = model.vocab_size != ModelSection.model_fields["vocab_size"].default
+                if model.from_scratch and asked and len(self._tokenizer) != model.vocab_size:
                     logger.info(
                         "the vocabulary is that of %s, %d tokens; model.vocab_size is for one that is learned",
                         model.tokenizer,
