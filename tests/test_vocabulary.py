@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
-from hftune.models.vocabulary import KINDS, Learning, as_text, end_of_text, train_vocabulary
+from hftune.models.vocabulary import KINDS, Learning, as_text, end_of_text, in_bounds, train_vocabulary
 from hftune.models.vocabulary_facts import compression, longest_tokens, split_text
 from hftune.tasks.masked_rows import make_examples
 
@@ -186,3 +186,12 @@ def test_text_that_is_none_is_said(
     (here / "text.txt").write_bytes(content)
     code, _, err = hftune("tokenizer", "train", "--corpus", "text.txt", "--vocab-size", "300", "--output", "mine")
     assert code == 2 and said in err and not (here / "mine").exists(), err
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_word_of_a_million_characters_does_not_hold_learning_up(kind: str) -> None:
+    """Ten minutes and more without the bound; what is learned of other words does not depend on it."""
+    texts = ["the cat saw a bird and the dog ran home " * 50]
+    made = train_vocabulary(kind, lambda: [*texts, "a" * 1_000_000], Learning(300), exact=False)
+    assert made.tokenize("the bird")
+    assert in_bounds("x " * 1000) == "x " * 1000 and max(map(len, in_bounds("y" * 5000).split())) == 1000

@@ -203,7 +203,7 @@ AllowPickle = Annotated[
     option(
         _TRUST,
         None,
-        "Load weights that exist only as a pickle, which can run any code.",
+        "Load weights that exist only as a pickle, with the reader of torch that builds tensors alone.",
         "--allow-pickle/--no-allow-pickle",
     ),
 ]

@@ -38,7 +38,7 @@ class ModelSection(Section):
     trust_remote_code: bool = False
     """Run Python code that comes with the checkpoint."""
     allow_pickle: bool = False
-    """Load weights that exist only as a pickle, which can run any code."""
+    """Load weights that exist only as a pickle, with the reader of torch that builds tensors alone."""
 
     @property
     def from_scratch(self) -> bool:

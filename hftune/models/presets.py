@@ -25,7 +25,7 @@ from hftune.errors import HftuneError
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.learned import learned
 from hftune.models.mingpt import MinGPTConfig
-from hftune.models.vocabulary import Learning, byte_level
+from hftune.models.vocabulary import Learning, byte_level, in_bounds
 from hftune.suggest import did_you_mean
 
 # RoBERTa numbers positions from padding_idx + 1, so two of them are never used.
@@ -65,7 +65,7 @@ class Preset:
 
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
         """A tokenizer of this architecture's kind, learned from the texts: the same texts give the same ids."""
-        texts, base = list(texts), self.tokenizer()
+        texts, base = [in_bounds(text) for text in texts], self.tokenizer()
         if self.tokenizer is BertTokenizer:
             return _of_pieces(learned(texts, vocab_size, lambda: _pieces(base, texts, vocab_size)))
         return base.train_new_from_iterator(texts, vocab_size=vocab_size, show_progress=False)

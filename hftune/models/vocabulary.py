@@ -8,6 +8,7 @@ The same text gives the same ids, in any process.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ INSIDE = "##"
 """What a piece inside a word begins with in WordPiece."""
 DIGITS = 6
 """Digits of a Unigram score that are kept: later ones depend on the order of a hash table."""
+
+LONGEST_WORD = 1000
+_NO_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}")
 
 STEP = 1e-4
 """How far apart the library puts the scores of characters that are no likely piece."""
@@ -46,6 +50,11 @@ class Learning:
 
 Texts = Callable[[], Iterable[str]]
 """Gives the texts; called again where they must be read twice."""
+
+
+def in_bounds(text: str) -> str:
+    """A text to learn from without words that are no words: the time to learn one grows with its length squared."""
+    return text if len(text) <= LONGEST_WORD else _NO_WORD.sub(r"\g<0> ", text)
 
 
 def train_vocabulary(kind: str, texts: Texts, learning: Learning, *, exact: bool = True) -> PreTrainedTokenizerFast:
@@ -222,7 +231,7 @@ class _Seen:
     def __iter__(self) -> Iterator[str]:
         for text in self.texts:
             self.any = self.any or bool(text.strip())
-            yield text
+            yield in_bounds(text)
 
 
 def _refuse_small(learning: Learning, least: int) -> None:
