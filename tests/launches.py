@@ -50,6 +50,10 @@ def history(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in read_jsonl(run / "history.jsonl")]
 
 
+FINEST = {"ece": 0.02}
+"""Differences that are no news: a row that moves across the edge of a bin moves the whole score."""
+
+
 def assert_same_course(one: Path, two: Path, tolerance: float) -> None:
     """The same losses, gradients and scores at the same steps, and of the saved model."""
     left, right = history(one), history(two)
@@ -59,11 +63,11 @@ def assert_same_course(one: Path, two: Path, tolerance: float) -> None:
         assert alone.keys() == together.keys()
         for key, value in alone.items():
             if isinstance(value, float):
-                assert together[key] == pytest.approx(value, rel=tolerance, abs=1e-6), (two.name, key, alone["step"])
+                near = pytest.approx(value, rel=tolerance, abs=FINEST.get(key, 1e-6))
+                assert together[key] == near, (two.name, key, alone["step"])
     for split, scores in read_json(one / "metrics.json")["splits"].items():
         found = read_json(two / "metrics.json")["splits"][split]
-        numbers = {key: value for key, value in scores.items() if isinstance(value, float)}
-        assert {key: found[key] for key in numbers} == pytest.approx(numbers, rel=tolerance, abs=1e-6), (
-            two.name,
-            split,
-        )
+        for key, value in scores.items():
+            if isinstance(value, float):
+                near = pytest.approx(value, rel=tolerance, abs=FINEST.get(key, 1e-6))
+                assert found[key] == near, (two.name, split, key)

@@ -51,6 +51,9 @@ class _Features(nn.Module):
         # Kept whole, so that a checkpoint still knows over which frozen weights the head was trained.
         self.backbone = backbone
 
+    def get_input_embeddings(self) -> None:
+        """There are none; FSDP asks, to see whether they are tied to an output."""
+
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutputWithPooling:
         """inputs_embeds (rows, 1, d): last hidden states. A pooler comes after them, for it may be a trained one."""
         pooler = getattr(self.backbone, "pooler", None)
