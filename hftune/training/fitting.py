@@ -162,7 +162,12 @@ def _checkpoint(trainer: HftuneTrainer, resume: bool | Path) -> Path | None:
         trainer.broken = tuple(line.partition(":")[0] for line in passed_over)
         for line in passed_over:
             trainer.listener.warn(f"passed over a broken checkpoint, {line}")
-        trainer.listener.note(f"going on from {found.name}" if found else "no complete checkpoint: starting anew")
+        if found is not None:
+            trainer.listener.note(f"going on from {found.name}")
+        elif passed_over:
+            trainer.listener.warn("no complete checkpoint is left: what was trained is lost, and training begins anew")
+        else:
+            trainer.listener.note("no complete checkpoint: starting anew")
     else:
         if listed(store.directory):
             raise HftuneError(
