@@ -173,7 +173,7 @@ def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_pa
     hurt(case.checkpoints / "checkpoint-24" / file)
     hearing = Hearing()
     fit(case.trainer(listener=hearing), resume=True)
-    passed_over, going_on = hearing.said
+    passed_over, going_on, *_ = hearing.said
     assert passed_over.startswith(f"passed over a broken checkpoint, checkpoint-24: {file} ")
     assert going_on == "going on from checkpoint-16"
     assert fault(case.checkpoints / "checkpoint-24") is None
