@@ -23,7 +23,7 @@ check: $(VENV)/.checked
 	$(BIN)/mypy
 
 bench: $(VENV)/.tested
-	$(BIN)/hftune bench run --keep benchmarks
+	$(BIN)/hftune bench run --keep benchmarks $(if $(CLOCK),--clock $(CLOCK))
 
 # constraints.txt pins every version, so that two machines run the same code.
 $(VENV)/.installed: pyproject.toml constraints.txt
