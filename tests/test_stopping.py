@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number
     assert max(row["step"] for row in read_jsonl(history)) in (step, step - 1), "it stopped at once"
 
 
+@pytest.fixture
+def not_in_background() -> Iterator[None]:
+    """A shell lets what it starts in the background pass SIGINT over, and so does Python then."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("not_in_background")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_outside_training_there_is_nothing_to_wait_for(tmp_path: Path, number: signal.Signals) -> None:
     before = signal.getsignal(number)
