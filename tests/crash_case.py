@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from tiny import rows, write_csv
@@ -181,5 +182,5 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
         return [told for number, pair in pairs for told in differences(*pair, f"{where}/{number}")]
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return [] if left.dtype == right.dtype and torch.equal(left, right) else [where]
-    same = (left == right).all() if hasattr(left, "shape") else left == right
+    same = np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
     return [] if type(left) is type(right) and same else [where]

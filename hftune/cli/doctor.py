@@ -7,7 +7,6 @@ hftune doctor --launch --multi_gpu --num_processes 4 --recipe pretrain/wikitext-
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -75,23 +74,17 @@ def doctor(
 
 
 def _typed(arguments: Sequence[str]) -> dict[str, Any]:
-    """The flags of a command that was copied whole and stand for a setting: ``-m hftune classify --batch-size 16``."""
-    rest = list(arguments[arguments.index("hftune") + 1 :]) if "hftune" in arguments else []
-    found: dict[str, Any] = {}
-    for flag, after in itertools.zip_longest(rest, rest[1:]):
-        name, _, value = flag.removeprefix("--").partition("=")
-        key = name.removeprefix("no-").replace("-", "_")
-        if flag.startswith("--") and key in options.FLAGS:
-            alone = after is None or after.startswith("-")
-            found[key] = _read(value) if value else not name.startswith("no-") if alone else _read(after)
-    return found
+    """The flags of a command that was copied whole and stand for a setting: ``-m hftune classify --batch-size 16``.
 
+    The command's own parser reads them; ``--recipe`` and ``--set`` are doctor's own, and gone from the arguments.
+    """
+    from hftune.cli import COMMANDS, load_command
 
-def _read(text: str) -> Any:
-    """A number where it is one."""
-    from hftune.config.document import parse
-
-    return parse(text, "--launch")[0]
+    copied = list(arguments[arguments.index("hftune") + 1 :]) if "hftune" in arguments else []
+    if not copied or copied[0] not in COMMANDS:
+        return {}
+    params = load_command(copied[0]).make_context(copied[0], copied[1:]).params
+    return {flag: value for flag, value in params.items() if flag in options.FLAGS}
 
 
 def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequence[str] | None) -> None:

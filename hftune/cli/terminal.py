@@ -102,7 +102,7 @@ class _TerminalHandler(logging.Handler):
             elif line not in self._said:
                 self._said.add(line)
                 note(line)
-        except Exception:
+        except Exception:  # as every logging handler does: what goes wrong in a message is shown, and ends nothing
             self.handleError(record)
 
 
