@@ -78,12 +78,15 @@ def test_other_text_is_other_rows(tmp_path: Path, cache: Path) -> None:
     assert len(kept_in(cache)) == 4
 
 
-@pytest.mark.parametrize("damage", [".json", ".bin"])
-def test_a_damaged_file_is_made_again(tmp_path: Path, cache: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "content"),
+    [(".json", b"x"), (".json", b"{}"), (".json", b'{"arrays": []}'), (".json", b'{"arrays": {}}'), (".bin", b"x")],
+)
+def test_a_damaged_file_is_made_again(tmp_path: Path, cache: Path, damage: str, content: bytes) -> None:
     data = folder(tmp_path)
     first = prepared(data)
     for path in (cache / "tokens").glob(f"*{damage}"):
-        path.write_bytes(b"x")
+        path.write_bytes(content)
     assert prepared(data).tokens == first.tokens
     assert prepared(data).tokens == first.tokens
 

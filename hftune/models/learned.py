@@ -53,10 +53,9 @@ def _read(path: Path) -> dict[str, int] | None:
     if not path.is_file():
         return None
     try:
-        found = read_json(path)["vocabulary"]
-        assert isinstance(found, dict), "pieces and their numbers"
-    except (OSError, ValueError, KeyError, AssertionError) as error:
+        found = {str(piece): int(number) for piece, number in read_json(path)["vocabulary"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s can't be read (%s): the vocabulary is learned again", path, error)
         return None
     use(path)
-    return {str(piece): int(number) for piece, number in found.items()}
+    return found

@@ -22,7 +22,7 @@ from hftune.cache import cache_folder, make_room, use
 from hftune.files import read_json, write_bytes, write_json
 from hftune.tasks.packing import tokenizer_fingerprint
 from hftune.tasks.rows import Encoded
-from hftune.training.launch import is_main_process, wait_for_everyone
+from hftune.training.launch import is_main_process, main_first
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +50,12 @@ def kept(
     versions = [tokenizers.__version__, transformers.__version__]
     key = json.dumps([FORMAT, text, tokenizer_fingerprint(tokenizer), how, versions], sort_keys=True)
     path = cache_folder("tokens") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
-    if not is_main_process():
-        wait_for_everyone()
-    found = _read(path, rows)
-    if found is None:
-        found = make()
-        if is_main_process():
-            _write(path, found)
-    if is_main_process():
-        wait_for_everyone()
+    with main_first():
+        found = _read(path, rows)
+        if found is None:
+            found = make()
+            if is_main_process():
+                _write(path, found)
     return found
 
 
@@ -73,14 +70,14 @@ def _read(path: Path, rows: int) -> Encoded | None:
             name: np.memmap(path, dtype=part["type"], mode="r", offset=part["at"], shape=(part["length"],))
             for name, part in told["arrays"].items()
         }
-        ends = np.array(arrays.pop(ENDS))
+        ends, masked = np.array(arrays.pop(ENDS)), bool(told["masked"])
         if len(ends) != rows or any(len(values) != ends[-1] for values in arrays.values()):
             raise ValueError("its parts do not fit together")
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         logger.warning("%s can't be read (%s): its rows are tokenised again", path, error)
         return None
     use(path)
-    return Encoded(arrays, ends, bool(told["masked"]))
+    return Encoded(arrays, ends, masked)
 
 
 def _write(path: Path, encoded: Encoded) -> None:
