@@ -57,6 +57,23 @@ def test_greedy_writes_what_transformers_writes(writer: Writer) -> None:
         assert one.text == writer.decode(made.tolist()) and one.tokens == len(made)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_continuation_reads_on_from_its_prompt(kind: str) -> None:
+    tokenizer = train_vocabulary(kind, lambda: [TEXT] * 3, Learning({"bpe": 275, "wordpiece": 50, "unigram": 24}[kind]))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=4, n_layer=1, n_head=1))
+    writer, ids = Writer(model, tokenizer), tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    for cut in range(1, len(ids)):
+        assert writer.decode(ids[:cut]) + writer.decode(ids[cut:], after=ids[:cut]) == writer.decode(ids)
+    ((one,),) = writer.write(["the cat saw"], Sampling(max_new_tokens=5))
+    assert writer.decode([*writer.encode("the cat saw"), *_written(writer)]) == f"the cat saw{one.text}"
+
+
+def _written(writer: Writer) -> list[int]:
+    heard: list[int] = []
+    writer.write(["the cat saw"], Sampling(max_new_tokens=5), told=lambda ids: heard.append(ids[-1]))
+    return heard
+
+
 def test_a_batch_writes_what_each_prompt_writes_alone(writer: Writer) -> None:
     for sampling in (Sampling(max_new_tokens=10), Sampling(max_new_tokens=10, temperature=1.3, seed=5)):
         together = writer.write(PROMPTS, sampling, samples=2, batch_size=3)

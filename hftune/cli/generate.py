@@ -22,7 +22,7 @@ from hftune.errors import HftuneError
 from hftune.escapes import json_text
 
 if TYPE_CHECKING:
-    from hftune.models.writer import Continuation, Sampling, Writer
+    from hftune.models.writer import Continuation, Sampling, Told, Writer
 
 CHUNK = 1024
 """Prompts that are sorted by length together."""
@@ -176,21 +176,26 @@ def _on_terminal(writer: Writer, prompts: list[str], sampling: Sampling, samples
     """Each text as it is written, one after the other."""
     for place, prompt in enumerate(prompts):
         for sample in range(samples):
-            shown = 0
             out().print(Text(visible(prompt), style="bold"), end="", soft_wrap=True)
-
-            def show(ids: list[int]) -> None:
-                nonlocal shown
-                text = writer.decode(ids)
-                # Half a character waits for the rest of it.
-                whole = text.rstrip(UNFINISHED)
-                out().print(Text(visible(whole[shown:])), end="", soft_wrap=True)
-                shown = max(shown, len(whole))
-
-            ((one,),) = writer.write([prompt], sampling, told=show, first=place, first_sample=sample)
+            told = _as_it_comes(writer, prompt)
+            ((one,),) = writer.write([prompt], sampling, told=told, first=place, first_sample=sample)
             end = "the model's own end" if one.ended else "cut off"
             out().print()
             note(f"  {one.tokens} tokens, log-probability {one.log_probability:.2f}, {end}", style="dim")
+
+
+def _as_it_comes(writer: Writer, prompt: str) -> Told:
+    """Shows what each new token adds to the text after a prompt."""
+    before, shown = writer.encode(prompt), 0
+
+    def show(ids: list[int]) -> None:
+        nonlocal shown
+        # Half a character waits for the rest of it.
+        whole = writer.decode(ids, after=before).rstrip(UNFINISHED)
+        out().print(Text(visible(whole[shown:])), end="", soft_wrap=True)
+        shown = max(shown, len(whole))
+
+    return show
 
 
 def _from_file(file: Path) -> Iterator[str]:

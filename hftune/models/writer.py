@@ -134,7 +134,7 @@ class Writer:
         sampling.check()
         rows: list[_Drawn] = []
         for number, prompt in enumerate(prompts, start=first):
-            ids = encode_prompt(self.tokenizer, prompt, self.document_start)
+            ids = self.encode(prompt)
             check_room(prompt, ids, self.block, sampling)
             for sample in range(first_sample, first_sample + samples):
                 rows.append(_Drawn(ids, prompt=prompt, random=Random(f"{sampling.seed}:{number}:{sample}")))
@@ -149,9 +149,15 @@ class Writer:
         done = [self._continuation(row) for row in rows]
         return [done[start : start + samples] for start in range(0, len(done), samples)]
 
-    def decode(self, ids: list[int]) -> str:
-        """Tokens as text, marks left out."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+    def encode(self, prompt: str) -> list[int]:
+        """The tokens of a prompt; see ``encode_prompt``."""
+        return encode_prompt(self.tokenizer, prompt, self.document_start)
+
+    def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
+        """Tokens as text, marks left out; as they read after others, with which there may be a blank between them."""
+        before, text = (str(self.tokenizer.decode([*part], skip_special_tokens=True)) for part in (after, ids))
+        whole = str(self.tokenizer.decode([*after, *ids], skip_special_tokens=True))
+        return whole.removeprefix(before) if whole.startswith(before) else text
 
     def _next(self, logits: Tensor, rows: list[_Drawn], sampling: Sampling) -> Tensor:
         """The next token of each row: [B, V] → [B]."""
@@ -181,7 +187,7 @@ class Writer:
         return token.clamp(max=shares.shape[1] - 1)
 
     def _continuation(self, row: _Drawn) -> Continuation:
-        text = self.decode([one for one in row.written if one not in self._ends])
+        text = self.decode([one for one in row.written if one not in self._ends], after=row.ids)
         return Continuation(row.prompt, text, len(row.written), row.log_probability, row.ended)
 
 
