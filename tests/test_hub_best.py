@@ -138,7 +138,7 @@ def test_each_best_arrives_whatever_fails_on_the_way(client: Client, tmp_path: P
 def test_a_run_that_is_stopped_says_what_is_on_the_hub(client: Client, tmp_path: Path) -> None:
     seen = train(client, tmp_path / "here", "tester/stopped", stop_at=2)
     code, message = seen["error"]
-    assert code == 128 + 15 and "stopped on request" in message
+    assert code == 128 + 15 and "stopped by SIGTERM" in message
     commit = client.hub.commits("tester/stopped")[0]
     assert f"(commit {commit.oid[:10]}) holds the best checkpoint of step" in seen["told"][-1]
     assert "its card says that the run is not finished" in seen["told"][-1]

@@ -91,7 +91,7 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
     assert done.stdout.count('"verified": true') == len(TASKS)
     sittings = len(TASKS) + 6  # whole, parts twice, two seeds, failed
     assert done.stderr.count("2 processes train together (cpu): 16 rows an update") == sittings
-    assert done.stderr.count("stopped on request after update 3 of 6") == 1
+    assert done.stderr.count("stopped by SIGUSR1 after update 3 of 6") == 1
     assert done.stderr.count("go on with --output parts --resume") == 1
     assert done.stderr.count("predict is carried out by one process, but a launcher has started 2") == 1
     assert done.stderr.count("process 1 has had enough") == 1

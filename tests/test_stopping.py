@@ -47,7 +47,7 @@ def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number
     newest, passed_over = newest_complete(here / "run" / "checkpoints")
     assert newest is not None and not passed_over
     step = step_of(newest)
-    assert f"stopped on request after update {step:,} of 1,000,000; everything is saved" in said
+    assert f"stopped by {number.name} after update {step:,} of 1,000,000; everything is saved" in said
     assert "--output run --resume" in said
     assert max(row["step"] for row in read_jsonl(history)) in (step, step - 1), "it stopped at once"
 

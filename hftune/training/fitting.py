@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, set_seed
 
-from hftune.errors import HftuneError, Interrupted, RunFailed
+from hftune.errors import HftuneError, RunFailed
 from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
 from hftune.training.memory import out_of_memory, peak_memory
+from hftune.training.stopping import stopped
 from hftune.training.trainer import HftuneTrainer
 from hftune.training.utilisation import model_flops_utilisation
 
@@ -96,11 +97,8 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
         trainer.listener.end()
         _unwrap(trainer)
     if trainer.stop.signal_number:  # it came after the last update, when there was no next one to stop at
-        raise Interrupted(
-            f"stopped on request after the last update, {trainer.state.global_step:,}; everything is saved",
-            hint="go on with --resume",
-            signal_number=trainer.stop.signal_number,
-        )
+        last = f"after the last update, {trainer.state.global_step:,}; everything is saved"
+        raise stopped(trainer.stop.signal_number, last)
     trainer.put_together()
     return _fitted(trainer)
 

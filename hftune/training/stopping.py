@@ -43,6 +43,17 @@ class StopRequest:
         self.signal_number = self.signal_number or number
 
 
+def stopped(number: int, when: str) -> Interrupted:
+    """The end of a run that a signal has asked for.
+
+    Args:
+        number: Of the signal.
+        when: At which point of the run, and what has become of it.
+    """
+    message = f"stopped by {signal.Signals(number).name} {when}"
+    return Interrupted(message, hint="go on with --resume", signal_number=number)
+
+
 @contextmanager
 def ending_at_once() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end what is under way as Ctrl-C does: with a message, a code and everything closed."""
@@ -51,11 +62,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(
-        f"stopped by {signal.Signals(number).name} outside training; what was saved is kept",
-        hint="go on with --resume",
-        signal_number=number,
-    )
+    raise stopped(number, "outside training; what was saved is kept")
 
 
 @contextmanager

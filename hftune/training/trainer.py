@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_utils import unwrap_peft_model
 
-from hftune.errors import HftuneError, Interrupted
+from hftune.errors import HftuneError
 from hftune.files import read_json, write_json
 from hftune.training.callbacks import Clock, History
 from hftune.training.checkpoints import Checkpoints
@@ -29,7 +29,7 @@ from hftune.training.memory import LOWER_EVALUATION, out_of_memory
 from hftune.training.progress import Listener
 from hftune.training.sampler import RankBatches
 from hftune.training.sharded import ShardedTrainer
-from hftune.training.stopping import StopRequest
+from hftune.training.stopping import StopRequest, stopped
 
 PROGRESS = "progress.json"
 """What Trainer's own state leaves out: the loss since the last log row, the time spent, whether training is over."""
@@ -213,11 +213,7 @@ class HftuneTrainer(ShardedTrainer):
             return
         if self._saved_step != step:
             self._save_checkpoint(self.model, None)
-        raise Interrupted(
-            f"stopped on request after update {step:,} of {self.state.max_steps:,}; everything is saved",
-            hint="go on with --resume",
-            signal_number=number,
-        )
+        raise stopped(number, f"after update {step:,} of {self.state.max_steps:,}; everything is saved")
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
         """Trainer remembers the best checkpoint by a path that may have moved; the step is enough."""
