@@ -20,7 +20,22 @@ from typing import Any
 
 FEWEST, SHORTEST = 1000, 16
 ROWS, UPDATES, WARM = 32, 4, 1
+Measure = Callable[[Path, int], dict[str, float]]
 DEFAULT_PLOT = Path(__file__).resolve().parent.parent / "docs" / "scaling.png"
+
+
+def sentences(folder: Path, count: int) -> None:
+    """So many rows, as long as SST-5's."""
+    from hftune.bench.rows import write_rows
+
+    write_rows(folder, "sentences", train=count)
+
+
+def longest(folder: Path, length: int) -> None:
+    """Rows for a few updates, longer than any that is measured."""
+    from hftune.bench.rows import write_rows
+
+    write_rows(folder, "longest", train=ROWS * (UPDATES + WARM), dev=8)
 
 
 def with_examples(folder: Path, count: int) -> dict[str, float]:
@@ -28,7 +43,6 @@ def with_examples(folder: Path, count: int) -> dict[str, float]:
     os.environ["HFTUNE_CACHE"] = str(folder / "cache")
     from hftune.bench.case import QUICK, timed
     from hftune.bench.classify import classify_recipe
-    from hftune.bench.rows import write_rows
     from hftune.pipeline import assemble
     from hftune.quiet import quiet_libraries
     from hftune.runs.directory import RunDir
@@ -37,7 +51,7 @@ def with_examples(folder: Path, count: int) -> dict[str, float]:
     from hftune.training.progress import Silent
 
     quiet_libraries()
-    recipe = classify_recipe(write_rows(folder / "rows", "sentences", train=count), QUICK, 128)
+    recipe = classify_recipe(folder / "rows", QUICK, 128)
     made: list[Any] = []
     prepared = timed(count, lambda: made.append(assemble(recipe, RunDir.create(folder / "run"), Silent())))
     trained = timed(count, lambda: fit(made[0].trainer))
@@ -49,28 +63,35 @@ def with_length(folder: Path, length: int) -> dict[str, float]:
     os.environ["HFTUNE_CACHE"] = str(folder / "cache")
     from hftune.bench.case import FULL
     from hftune.bench.classify import classify_recipe
-    from hftune.bench.rows import write_rows
     from hftune.bench.training import through_hftune
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    data = write_rows(folder / "rows", "longest", train=ROWS * (UPDATES + WARM), dev=8)
     steps = {"train.max_steps": UPDATES + WARM, "train.batch_size": ROWS}
-    turn = through_hftune(classify_recipe(data, FULL, length, **steps), folder, skipped=WARM)
+    turn = through_hftune(classify_recipe(folder / "rows", FULL, length, **steps), folder, skipped=WARM)
     return {"length": length, "update": turn.cpu / UPDATES}
 
 
-def measured(of: Callable[[Path, int], dict[str, float]], sizes: Sequence[int]) -> list[dict[str, float]]:
-    """Each size in a process of its own, so that none has the memory or the warm caches of another."""
+def measured(of: Measure, rows: Callable[[Path, int], object], sizes: Sequence[int]) -> list[dict[str, float]]:
+    """Each size in a process of its own, so that none has the memory or the warm caches of another.
+
+    Args:
+        of: Measures one size on the rows in a folder.
+        rows: Writes these; elsewhere, so that making them is not in what is measured.
+        sizes: Which.
+    """
     found = []
     for size in sizes:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool,
-        ):
-            found.append(pool.submit(of, Path(folder), size).result())
+        with tempfile.TemporaryDirectory() as name, _elsewhere() as writing, _elsewhere() as measuring:
+            folder = Path(name)
+            writing.submit(rows, folder / "rows", size).result()
+            found.append(measuring.submit(of, folder, size).result())
         print("  ".join(f"{name} {value:,.3g}" for name, value in found[-1].items()), flush=True)
     return found
+
+
+def _elsewhere() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"))
 
 
 def plot(by_count: Sequence[dict[str, float]], by_length: Sequence[dict[str, float]], path: Path) -> None:
@@ -120,7 +141,7 @@ def main() -> None:
     lengths = [SHORTEST * 2**step for step in range(20) if SHORTEST * 2**step <= asked.longest]
     if min(len(counts), len(lengths)) < 2:
         parser.error(f"two sizes are needed for a slope: --most {2 * FEWEST}, --longest {2 * SHORTEST} at least")
-    plot(measured(with_examples, counts), measured(with_length, lengths), asked.plot)
+    plot(measured(with_examples, sentences, counts), measured(with_length, longest, lengths), asked.plot)
     print(f"plot: {asked.plot}")
 
 

@@ -7,6 +7,7 @@ on disk (``hftune.tasks.token_cache``) is read as rows are asked for.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,15 @@ class Encoded:
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Sequence[int]]]) -> Encoded:
         """Rows of numbers as arrays."""
-        held: dict[str, list[NDArray[Any]]] = {}
+        held: dict[str, array[int]] = {}  # four bytes a number; an array for each row would take twice as much
         ends, masked = [0], False
         for row in rows:
             masked = MASK in row
             for name, values in row.items():
                 if name != MASK:
-                    held.setdefault(name, []).append(np.asarray(values, dtype=np.uint32))
+                    held.setdefault(name, array("I")).extend(values)
             ends.append(ends[-1] + len(row[IDS]))
-        joined = {name: np.concatenate(parts) for name, parts in held.items()}
+        joined = {name: np.frombuffer(numbers, dtype=np.uint32) for name, numbers in held.items()}
         return cls(
             {name: values.astype(np.min_scalar_type(values.max())) for name, values in joined.items()},
             np.array(ends[1:], dtype=np.int64),
