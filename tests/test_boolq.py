@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,17 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
     told = [json.loads(line) for line in out.splitlines()]
     assert len(told) == 19 and told[0] == told[1], "question and passage are what training took them for"
     assert told[0]["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    asked = [json.loads(line) for line in (here / "ask.jsonl").read_text(encoding="utf-8").splitlines()][1:]
+    with (here / "ask.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("passage", "question"), *((one["passage"], one["question"]) for one in asked)])
+    code, out, err = hftune("predict", "run", "--file", "ask.csv")
+    assert code == 0 and [json.loads(line) for line in out.splitlines()] == told[1:], err
+    (here / "ask.csv").write_text("id,answer,when\n7,yes,today\n", encoding="utf-8")
+    code, _, err = hftune("predict", "run", "--file", "ask.csv")
+    assert code == 2 and "ask.csv, line 2: nothing that looks like a text; its columns are id, answer, when" in err
+    (here / "ask.xlsx").write_bytes(b"PK")
+    code, _, err = hftune("predict", "run", "--file", "ask.xlsx")
+    assert code == 2 and "an ending that is not known" in err and "csv" in err
     code, out, err = hftune("predict", "run", row["text"], "--pair", row["text_pair"])
     assert code == 0 and json.loads(out)["label"] == row["label"], err
     code, _, err = hftune("predict", "run", "is the sky green")
@@ -131,7 +143,7 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
     assert code == 2 and "bad.jsonl, line 1: 'question' is not a string" in err
     write(here / "bad.jsonl", [{"id": "7", "answer": True, "when": "today"}])
     code, _, err = hftune("predict", "run", "--file", "bad.jsonl")
-    assert code == 2 and "nothing that looks like a text; its keys are id, answer, when" in err
+    assert code == 2 and "nothing that looks like a text; its columns are id, answer, when" in err
     assert "tokens of the two texts of a pair together" in (here / "run" / "model" / "README.md").read_text("utf-8")
 
     sent, left_out = published_files(here / "run" / "model")

@@ -4,6 +4,7 @@ hftune predict runs/a "the food was great but we will never come back"
 hftune predict runs/a --file texts.txt --output labels.jsonl
 hftune predict runs/boolq "is the sky green" --pair "The sky is blue."
 hftune predict runs/boolq --file dev.jsonl
+hftune predict runs/a --file reviews.csv
 hftune predict runs/births "Where was Ada Berging born?" --min-confidence 0.5
 """
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from hftune.outcomes import Prediction
 
 
-TABLES = {".csv", ".tsv", ".parquet", ".xlsx"}
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+"""Endings of files that are read whole; a spreadsheet is refused with the formats that there are."""
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
 Pairs = Annotated[
@@ -41,8 +43,8 @@ InputFile = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="One text a line, or jsonl; - for stdin. A row of jsonl has text (and text_pair), or the columns "
-        "that the model was trained on, such as question and passage.",
+        help="One text a line, jsonl, csv, tsv or parquet; - for stdin. A row has text (and text_pair), or the "
+        "columns that the model was trained on, such as question and passage.",
     ),
 ]
 OutputFile = Annotated[
@@ -53,6 +55,8 @@ MinConfidence = Annotated[
     float,
     typer.Option("--min-confidence", metavar="P", min=0.0, max=1.0, help="Give no answer below this probability."),
 ]
+OBJECTS = 'write one object a line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
+HOLDS = "a row has text (and text_pair for pairs), or the columns that the model was trained on"
 SHOWN_TEXT = 600
 """Characters of a text that a terminal shows; what is piped or written to a file is whole."""
 WRITTEN = "answer"
@@ -86,11 +90,6 @@ def predict(
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
-    if file is not None and file.suffix.lower() in TABLES:
-        raise HftuneError(
-            f"{file} is a table, and predict reads one text a line or jsonl",
-            hint="score a table with `hftune evaluate RUN --data FILE`, or write its texts to a .txt or .jsonl file",
-        )
     rows = _rows(run, texts, pairs, file)
 
     from hftune.config.model import ModelSection
@@ -158,6 +157,9 @@ def _rows(run: str, texts: list[str] | None, pairs: list[str] | None, file: Path
     if file is None or str(file) == "-":
         yield from _lines(run, sys.stdin.buffer, "standard input", jsonl=None)
         return
+    if file.suffix.lower() in TABLES:
+        yield from _table(run, file)
+        return
     try:
         with file.open("rb") as source:
             yield from _lines(run, source, str(file), jsonl=file.suffix in (".jsonl", ".json"))
@@ -184,21 +186,34 @@ def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[di
         yield _from_json(run, line, f"{where}, line {number}") if jsonl else {"text": line}
 
 
+def _table(run: str, file: Path) -> Iterator[dict[str, str]]:
+    from hftune.data.sources import read_file
+
+    table = read_file(file)
+    for place in range(len(table)):
+        row = {name: values[place] for name, values in table.columns.items()}
+        yield _row(run, row, f"{file}, {table.place(place)}")
+
+
 def _from_json(run: str, line: str, where: str) -> dict[str, str]:
-    hint = 'write one object a line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
     try:
         row = jsonlib.loads(line)
     except ValueError as error:
-        raise HftuneError(f"{where}: not JSON ({error})", hint=hint) from error
+        raise HftuneError(f"{where}: not JSON ({error})", hint=OBJECTS) from error
     if not isinstance(row, dict):
-        raise HftuneError(f"{where}: expected an object, got {type(row).__name__}", hint=hint)
+        raise HftuneError(f"{where}: expected an object, got {type(row).__name__}", hint=OBJECTS)
+    return _row(run, row, where)
+
+
+def _row(run: str, row: dict[str, Any], where: str) -> dict[str, str]:
+    """What of a row the model reads."""
     text, pair = _columns(run, tuple(row))
     if text is None:
         keys = ", ".join(row)[:SHOWN_TEXT] or "none"
-        raise HftuneError(f"{where}: nothing that looks like a text; its keys are {keys}", hint=hint)
+        raise HftuneError(f"{where}: nothing that looks like a text; its columns are {keys}", hint=HOLDS)
     for name in (text, pair):
         if name is not None and not isinstance(row[name], str):
-            raise HftuneError(f"{where}: {name!r} is not a string", hint=hint)
+            raise HftuneError(f"{where}: {name!r} is not a string", hint=HOLDS)
     return {"text": row[text]} if pair is None else {"text": row[text], "text_pair": row[pair]}
 
 
