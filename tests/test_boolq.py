@@ -241,7 +241,9 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
         *('model.name="some/model"', "data.labels=50"),
         *("train.learning_rate=null", "train.epochs=null"),
     ]
-    for flag in (("--merge",), ("--dry-run",), ("--push-to-hub", "a/b")):
+    assert given["dry_run"] is False
+    assert hftune("boolq", "--method", "all", "--dry-run")[0] == 0 and given["dry_run"] is True
+    for flag in (("--merge",), ("--push-to-hub", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
     assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["over"] == ["method=lora,head"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from planted_study import plant_run
+from tiny import csv_folder
 
 from hftune.config import RecipeError
 from hftune.config.shipped import shipped_studies
@@ -435,6 +436,27 @@ def test_the_board_shows_every_run_and_counts(monkeypatch: pytest.MonkeyPatch) -
     assert "2 of 30 runs, 1 failed, about 14 min left" in text
     assert "\x1b[31m" not in text and "\\x1b" in text
     assert len(text.splitlines()) <= 30  # not all fit
+
+
+def test_what_a_sweep_would_cost_on_the_command_line(
+    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = csv_folder(here / "data")
+    over = ("--over", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.epochs=2")
+    command = ("sweep", "--data", str(folder), "--model", "scratch:bert-tiny", *over, "--jobs", "2", "--dry-run")
+    code, out, err = hftune(*command)
+    assert code == 0 and "trying learning_rate=0.001" in err, err
+    assert "6 runs, 2 at once: about 0 minutes" in out and "nothing was trained" in out
+    code, out, _ = hftune(*command, "--json")
+    told = json.loads(out)
+    assert [(one["setting"], one["runs"]) for one in told["settings"]] == [
+        ("learning_rate=0.001", 3),
+        ("learning_rate=0.01", 3),
+    ]
+    assert not (here / "runs").exists()
+    code, _, err = hftune(*command, "--launcher", "slurm")
+    assert code == 2 and "on this machine" in err
 
 
 def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:

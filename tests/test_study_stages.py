@@ -14,12 +14,14 @@ from hftune.errors import HftuneError, RunFailed
 from hftune.studies import plots
 from hftune.studies.compare import compare_study
 from hftune.studies.cross import crossed
+from hftune.studies.estimate import costs
 from hftune.studies.folder import StudyDir
 from hftune.studies.page import sections, study_page
 from hftune.studies.plan import Plan, check, grid, make_plan, plan_yaml, read_plan, recipe_for, stage_recipe
 from hftune.studies.sweep import sweep
 from hftune.studies.systems import of_study
 from hftune.studies.tables import markdown_text
+from hftune.training.progress import Silent
 from hftune.verify import _STANDING, fresh_outputs, standing
 
 VALUES: dict[str, Any] = {
@@ -103,6 +105,25 @@ def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
     assert again.trained == []
     with pytest.raises(HftuneError, match="before differs"):
         sweep(plan(before={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
+
+
+def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    few = {"data.labels": [50], "method": VALUES["over"]["method"]}
+    made, folder = plan(over=few, seeds=[1, 2]), tmp_path / "s"
+    found = {cost.setting: cost for cost in costs(made, folder, 2, Silent())}
+    assert list(found) == ["before: mlm", "labels=50 plain", "labels=50 staged", "labels=50 joint"]
+    assert not folder.exists(), "nothing is written"
+    for cost in found.values():
+        assert cost.each is not None and (cost.runs, cost.complete, cost.each.updates) == (2, 0, 5)
+        assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_update > 0
+    assert found["labels=50 staged"].each.total_parameters == found["labels=50 plain"].each.total_parameters
+    sweep(made, folder, hire=lambda study, jobs: [Planter({**SHARES, "before: mlm": 0.5})])
+    more = plan(over=few, seeds=[1, 2, 3])
+    assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, Silent())] == [(1, 2)] * 4
+    assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, Silent())] == [(0.0, None)] * 4
+    with pytest.raises(HftuneError, match="before differs"):
+        list(costs(plan(over=few, before={"mlm": {}}), folder, 1, Silent()))
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:

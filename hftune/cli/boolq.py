@@ -100,7 +100,6 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     for flag, given, instead in (
         ("--merge", flags["merge"], "leave it out: scores are the same"),
         ("--push-to-hub", flags["push_to_hub"], "publish the run you choose: hftune push RUN REPO"),
-        ("--dry-run", typed.dry_run, "try the methods one by one: --method lora --dry-run"),
     ):
         if given:
             raise HftuneError(f"{flag} goes with one method, and these are {len(methods)}", hint=instead)
@@ -116,6 +115,7 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
         seeds=seeds if flags["seed"] is None else str(flags["seed"]),
         jobs=typed.others["jobs"],
         output=typed.output,
+        dry_run=typed.dry_run,
         as_json=typed.as_json,
     )
 

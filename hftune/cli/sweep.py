@@ -80,6 +80,7 @@ def sweep(
     search: SearchFor = None,
     launcher: Launcher = "local",
     slurm: Slurm = None,
+    dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
     """Train a grid or a search of settings with several seeds, and compare them: one study.
@@ -92,6 +93,12 @@ def sweep(
     same = options.overrides_from(model=model, data=data)
     plan, name = _plan(study, recipe, over, same, sets, seeds, test, search)
     _refuse_unasked(plan, over, sets)
+    folder = output or Path("runs") / name
+    if dry_run:
+        if launcher == "slurm":
+            raise HftuneError("--dry-run tries settings out on this machine", hint="leave --launcher slurm out")
+        _try_out(plan, folder, jobs or 1, as_json)
+        return
     hire = _hire(launcher, slurm)
     count = jobs or (CLUSTER_JOBS if launcher == "slurm" else 1)
 
@@ -100,7 +107,6 @@ def sweep(
     from hftune.studies.results import PAGE, write_study
     from hftune.studies.sweep import sweep as carry_out
 
-    folder = output or Path("runs") / name
     note(f"study {folder}: what lies there is kept, and the same command goes on with it", style="dim")
     with Board(count) as board:
         outcome = carry_out(plan, folder, jobs=count, hire=hire, watcher=board)
@@ -122,6 +128,34 @@ def sweep(
         for failure in outcome.failures:
             note(f"failed: {failure['setting']} seed {failure['seed']}: {failure['reason']}", style="red")
         raise typer.Exit(1)
+
+
+def _try_out(plan: Plan, folder: Path, jobs: int, as_json: bool) -> None:
+    """Say what a study would cost; nothing is trained."""
+    from rich.table import Table
+
+    from hftune.cli.terminal import out, visible
+    from hftune.cli.watch import Watcher
+    from hftune.quiet import quiet_libraries
+    from hftune.studies.estimate import costs
+
+    quiet_libraries()
+    with Watcher() as listener:
+        found = list(costs(plan, folder, jobs, listener))
+    minutes = sum(cost.minutes for cost in found) / jobs
+    if as_json:
+        show_json({"settings": [cost.as_dict() for cost in found], "jobs": jobs, "minutes": round(minutes, 1)})
+        return
+    columns = ("setting", "runs", "complete", "updates", "minutes each", "memory")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for cost in found:
+        each = cost.each
+        told = each and (f"{each.updates:,}", f"{each.estimated_minutes:.1f}", f"{each.estimated_memory_gb:.2f} GB")
+        table.add_row(visible(cost.setting), f"{cost.runs:g}", str(cost.complete), *(told or ()))
+    out().print(table)
+    runs = sum(cost.runs for cost in found)
+    say(f"{runs:g} runs, {jobs} at once: about {minutes:,.0f} minutes; loading, scoring and verifying each come on top")
+    say("dry run: nothing was trained, nothing was written")
 
 
 def _plan(

@@ -93,10 +93,7 @@ def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
         HftuneError: Something else lies there, another plan, or another process is at it.
     """
     study = StudyDir(path)
-    if is_study(path):
-        _refuse_other_plan(study, plan)
-    elif in_use(path):
-        raise HftuneError(f"{path} is in use and is not a study", hint="name another folder with --output")
+    refuse_unfit(path, plan)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,6 +103,14 @@ def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
     with exclusive(path):
         write_text(path / PLAN, plan_yaml(plan))
         yield study
+
+
+def refuse_unfit(path: Path, plan: Plan) -> None:
+    """Refuse a folder that holds something else, or a study with another plan."""
+    if is_study(path):
+        _refuse_other_plan(StudyDir(path), plan)
+    elif in_use(path):
+        raise HftuneError(f"{path} is in use and is not a study", hint="name another folder with --output")
 
 
 def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:

@@ -59,25 +59,27 @@ def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str
 def resolved(values: Mapping[str, Any], stages: Mapping[str, Stage], study: Path, seed: int) -> dict[str, Any]:
     """Values with every ``run:NAME`` turned into the path of that run with the same seed."""
     return {
-        key: str(stage_path(study, _known(value, stages), seed)) if _refers(value) else value
+        key: str(stage_path(study, _known(name, stages), seed)) if (name := starts_from(value)) is not None else value
         for key, value in values.items()
     }
 
 
 def needed(values: Mapping[str, Any], stages: Mapping[str, Stage]) -> list[str]:
     """The stages that settings start from."""
-    return list(dict.fromkeys(_known(value, stages) for value in values.values() if _refers(value)))
+    return list(
+        dict.fromkeys(_known(name, stages) for value in values.values() if (name := starts_from(value)) is not None)
+    )
 
 
-def _refers(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(REFERENCE)
+def starts_from(value: Any) -> str | None:
+    """The stage that a value of the form ``run:NAME`` names; None for any other value."""
+    return value.removeprefix(REFERENCE) if isinstance(value, str) and value.startswith(REFERENCE) else None
 
 
-def _known(value: str, stages: Mapping[str, Stage]) -> str:
-    name = value.removeprefix(REFERENCE)
+def _known(name: str, stages: Mapping[str, Stage]) -> str:
     if name not in stages:
         raise HftuneError(
-            f"{value} names a run that the study does not have; before it come {', '.join(stages) or 'none'}",
+            f"{REFERENCE}{name} names a run that the study does not have; before it come {', '.join(stages) or 'none'}",
             hint=did_you_mean(name, stages) or "state it below before",
         )
     return name
