@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from planted_study import plant_run, plant_study
 from test_studies import Planter
 
@@ -108,12 +110,14 @@ def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
 
 
 def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = torch.get_num_threads()
     few = {"data.labels": [50], "method": VALUES["over"]["method"]}
     made, folder = plan(over=few, seeds=[1, 2]), tmp_path / "s"
     found = {cost.setting: cost for cost in costs(made, folder, 2, Silent())}
     assert list(found) == ["before: mlm", "labels=50 plain", "labels=50 staged", "labels=50 joint"]
     assert not folder.exists(), "nothing is written"
+    assert torch.get_num_threads() == threads and "OMP_NUM_THREADS" not in os.environ, "nor changed"
     for cost in found.values():
         assert cost.each is not None and (cost.runs, cost.complete, cost.each.updates) == (2, 0, 5)
         assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_update > 0

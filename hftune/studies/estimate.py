@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,28 @@ def costs(plan: Plan, folder: Path, jobs: int, listener: Listener) -> Iterator[C
     """
     check(plan)
     refuse_unfit(folder, plan)
-    if THREADS not in os.environ:
+    with _share_of_cores(jobs):
+        yield from _each(plan, StudyDir(folder), listener)
+
+
+@contextmanager
+def _share_of_cores(jobs: int) -> Iterator[None]:
+    """As many threads as one of so many runs has; a number that the user chose stays."""
+    before = torch.get_num_threads()
+    chosen = THREADS in os.environ
+    if not chosen:
         os.environ[THREADS] = str(threads_for(jobs))
         torch.set_num_threads(threads_for(jobs))
-    study, seeds = StudyDir(folder), plan.seeds
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ[THREADS]
+            torch.set_num_threads(before)
+
+
+def _each(plan: Plan, study: StudyDir, listener: Listener) -> Iterator[Cost]:
+    seeds = plan.seeds
     for name in plan.before:
         runs = [study.before(name, seed) for seed in seeds]
         yield _tried(f"before: {name}", stage_recipe(plan, name, seeds[0]), runs, 1.0, listener)
