@@ -12,6 +12,7 @@ from training_case import Case, CrashAt, KilledError, SignalAt, same
 
 from hftune.errors import HftuneError, Interrupted
 from hftune.training import fit
+from hftune.training.checkpoints import Checkpoints
 
 # 60 rows in batches of 8 make 8 passes an epoch; with accumulation 3, 3 updates.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -23,6 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "stock dropout": {"fast_dropout": False},
     "fractional epochs": {"epochs": 2.4},
     "max steps": {"max_steps": 19, "eval_steps": 4},
+    "two kept": {"eval_steps": 3, "keep_checkpoints": 2},
 }
 STOPS = {"plain": (1, 3, 7, 8, 9, 16, 24), "eval steps": (3, 5, 8), "accumulation": (2, 3, 4), "workers": (4, 8, 9)}
 
@@ -84,6 +86,30 @@ def test_a_crash_goes_back_to_the_last_checkpoint(whole: Any, tmp_path: Path, na
     again = case.trainer()
     fitted = fit(again, resume=True)
     assert_equal_runs(whole, name, case, again, fitted)
+
+
+def test_what_a_kill_kept_from_being_removed_goes_on_resume(
+    whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint is in its place, the process is killed, and no further one is saved that would clean up."""
+    case, remove = Case(tmp_path, SETTINGS["two kept"]), Checkpoints.rotate
+
+    def rotate(store: Checkpoints, best: int | None, broken: Any = ()) -> None:
+        if not store.at(24).is_dir():
+            remove(store, best, broken)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "rotate", rotate)
+        fit(case.trainer())
+    expected = names(whole("two kept")[0].checkpoints)
+    assert len(names(case.checkpoints)) > len(expected)
+    again = case.trainer()
+    assert_equal_runs(whole, "two kept", case, again, fit(again, resume=True))
+    assert names(case.checkpoints) == expected
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_many_stops_in_one_run(whole: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import TrainerCallback, set_seed
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.training.checkpoints import fault, listed, newest_complete, refuse_changed, step_of
+from hftune.training.checkpoints import fault, listed, newest_complete, read_manifest, refuse_changed, step_of
 from hftune.training.memory import out_of_memory, peak_memory
 from hftune.training.stopping import stopped
 from hftune.training.trainer import HftuneTrainer
@@ -78,6 +78,9 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
     trainer.accelerator.wait_for_everyone()
     checkpoint = _checkpoint(trainer, resume)
     if main:
+        if checkpoint is not None and resume is True and not trainer.broken:
+            # A kill may have come after a checkpoint was in its place and before those went that it replaces.
+            trainer.checkpoints.rotate(read_manifest(checkpoint)["best"])
         trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
         trainer.history.rewind(step_of(checkpoint) if checkpoint else 0)
     trainer.accelerator.wait_for_everyone()
