@@ -59,8 +59,8 @@ USES: dict[str, tuple[tuple[str, ...], ...]] = {
 REFUSED = (
     ("classify", "--model", "tester/prefix", "--data", "rows", "no training can start from it"),
     ("classify", "--model", "tester/span", "--data", "rows", *BRIEF, "is a minGPT, which writes text"),
-    ("finetune", "--from", "tester/classifier", "--data", "people", "is not a causal language model"),
-    ("generate", "tester/classifier", "--prompt", "x", "is not a causal language model"),
+    ("finetune", "--from", "tester/classifier", "--data", "people", "labels texts and writes none"),
+    ("generate", "tester/classifier", "--prompt", "x", "labels texts and writes none"),
     ("predict", "tester/mlm", "great food", "train it further"),
     ("predict", "tester/clm", "great food", "let it write"),
     ("predict", BASE, "great food", "is no classifier"),
