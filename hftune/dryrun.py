@@ -157,7 +157,8 @@ def _break_even(eager: float, spent: float, compiled: float, per_update: float, 
         return f"does not pay: {compiled / eager:.2f} times the time of an update, after {spent:.0f} s of compiling"
     needed = math.ceil(spent / saved)
     verdict = "pays" if needed < updates else "does not pay"
-    return f"{verdict}: {spent:.0f} s of compiling, {saved:.3f} s saved an update, even after {needed:,} of {updates:,}"
+    gain = f"{spent:.0f} s of compiling, {saved:.3f} s saved an update"
+    return f"{verdict}: {gain}, even after {needed:,} updates; the run has {updates:,}"
 
 
 def _memory_gb(job: Job) -> float:

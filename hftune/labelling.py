@@ -92,7 +92,11 @@ def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Li
     """Rows that the run was trained on are no test of it."""
     if split == "train" or not is_run(model):
         return
-    trained = set(datasets.load(_own_data(model)).train["text"])
+    try:
+        trained = set(datasets.load(_own_data(model)).train["text"])
+    except HftuneError as error:
+        listener.note(f"whether the run was trained on these texts can't be told: {error.message}")
+        return
     seen = sum(text in trained for text in texts)
     if seen:
         listener.warn(f"{seen:,} of these {len(texts):,} texts are among the rows that the run was trained on")
@@ -107,7 +111,13 @@ def _own_data(model: Path) -> LabelledData:
 
 def _own_split(section: LabelledData, split: str) -> Any:
     """A split as the run had it: one that was cut from train is cut again in the same way."""
-    splits = datasets.load(section).named
+    try:
+        splits = datasets.load(section).named
+    except HftuneError as error:
+        raise HftuneError(
+            f"the run's own data can't be read: {error.message}",
+            hint="a relative path counts from where the run was trained: go there, or name the data with --data",
+        ) from error
     if split not in splits:
         raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits)}")
     return splits[split]

@@ -153,8 +153,13 @@ def test_ls_shows_every_case_with_its_goal(hftune: Callable[..., tuple[int, str,
 def test_a_case_runs_and_tells_both_clocks(hftune: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = hftune("bench", "run", "answers", "--quick", "--repeats", "1", "--json")
     assert code == 0
-    (row,) = json.loads(out)["results"]
-    assert row["case"] == "answers" and row["sides"].keys() == {"hftune", "one by one, without a cache"}
+    told = json.loads(out)
+    (row,) = told["results"]
+    assert (
+        told["quick"] is True
+        and row["case"] == "answers"
+        and row["sides"].keys() == {"hftune", "one by one, without a cache"}
+    )
     assert row["goals"][0]["ratio_cpu"] > 0 and row["goals"][0]["ratio"] == row["goals"][0]["ratio_wall"]
 
 

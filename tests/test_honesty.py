@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def test_training_rows_are_not_scored_as_a_test(here: Path, hftune: Hftune) -> N
     assert (code, "--split: all" in err) == (2, True)
     code, _, err = hftune("evaluate", "run", "--data", "one.csv")
     assert (code, "48 of these 60 texts are among the rows that the run was trained on" in err) == (0, True)
+    # A run outlives its data: other data can still be scored, and what can't be told is said.
+    (here / "one.csv").rename(here / "other.csv")
+    code, _, err = hftune("evaluate", "run", "--data", "other.csv")
+    assert code == 0 and "whether the run was trained on these texts can't be told" in err, err
+    code, _, err = hftune("evaluate", "run")
+    assert code == 2 and "the run's own data can't be read" in err and "--data" in err
 
 
 def test_a_model_of_single_texts_refuses_pairs_and_the_other_way_round(tmp_path: Path) -> None:
@@ -125,3 +132,30 @@ def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune
     assert (code, "another recipe" in err) == (2, True)
     code, _, err = hftune("classify", "--data", data, "--output", "group/seed-1", "--seeds", "3", *QUICK)
     assert (code, "holds a run" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("ask.txt", b"fine\n\n", "ask.txt, line 2: empty"),
+        ("ask.txt", b"fine\n\0\1\n", "ask.txt, line 2: holds a zero byte"),
+        ("ask.jsonl", b'{"text": "fine"}\n{"text": " "}\n', "ask.jsonl, line 2: 'text' is empty"),
+        ("ask.csv", b"text,n\nfine,1\n,2\n", "ask.csv, line 3: 'text' is empty"),
+        ("ask.tsv", b"text\tn\n\t2\n", "ask.tsv, line 2: 'text' is empty"),
+    ],
+)
+def test_rows_without_a_text_are_not_labelled(name: str, content: bytes, says: str, here: Path, hftune: Hftune) -> None:
+    model = tiny_bert(here / "model", ["bad", "good"])
+    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", False).save(here / "saved")
+    (here / name).write_bytes(content)
+    code, _, err = hftune("predict", "saved", "--file", name)
+    assert code == 2 and says in err, err
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(here: Path, hftune: Hftune) -> None:
+    model = tiny_bert(here / "model", ["bad", "good"])
+    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", False).save(here / "saved")
+    for name in ("ask.txt", "ask.csv"):
+        (here / name).write_bytes(b"\xef\xbb\xbf" + (b"text\r\n" if name == "ask.csv" else b"") + b"fine\r\n")
+        code, out, err = hftune("predict", "saved", "--file", name)
+        assert code == 0 and json.loads(out)["text"] == "fine", err

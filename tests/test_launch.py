@@ -111,6 +111,7 @@ def test_one_process_with_the_config_as_it_is(tmp_path: Path) -> None:
         "device": "cpu",
         "sharding": None,
         "update_rows": 8,
+        "batch_tokens": None,
     }
 
 

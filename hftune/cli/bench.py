@@ -99,7 +99,10 @@ def run_cases(
             if keep is not None:
                 kept.keep(keep, [result.as_dict(clock)], machine, CASES)
     if as_json:
-        terminal.show_json({"machine": machine, "results": [result.as_dict(clock) for result in results]})
+        found = [result.as_dict(clock) for result in results]
+        terminal.show_json({"machine": machine, "quick": quick, "results": found})
+    elif quick:
+        terminal.say("quick: tiny models and few rows show that cases run; their ratios say nothing about speed")
 
 
 @app.command("devices")
@@ -121,7 +124,7 @@ def run_devices(steps: Steps = 50, output: Output = DEFAULT_FOLDER, as_json: Jso
     for number, setting in enumerate(chosen, start=1):
         terminal.note(f"{number} of {len(chosen)}: {setting}")
         rows.append(measure(setting, steps))
-    plot = device_report.write(output, machine, rows, notes)
+        plot = device_report.write(output, machine, rows, notes)  # each time: who stops here keeps what is done
     if as_json:
         terminal.show_json({"machine": machine, "notes": notes, "results": [row.as_dict() for row in rows]})
         return

@@ -171,12 +171,14 @@ def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[di
     """One row a line. On standard input a first line that is a JSON object says that all lines are."""
     for number, raw in enumerate(source, start=1):
         try:
-            line = raw.decode("utf-8").rstrip("\r\n")
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise HftuneError(
                 f"{where}, line {number}: not UTF-8 ({error.reason} at byte {error.start})",
                 hint="convert it to UTF-8 first",
             ) from error
+        if "\0" in line:
+            raise HftuneError(f"{where}, line {number}: holds a zero byte, so it is no text", hint="give a text file")
         if jsonl is None:
             jsonl = line.lstrip().startswith("{")
         if not line.strip():
@@ -214,6 +216,8 @@ def _row(run: str, row: dict[str, Any], where: str) -> dict[str, str]:
     for name in (text, pair):
         if name is not None and not isinstance(row[name], str):
             raise HftuneError(f"{where}: {name!r} is not a string", hint=HOLDS)
+        if name is not None and not row[name].strip():
+            raise HftuneError(f"{where}: {name!r} is empty", hint="leave rows without a text out")
     return {"text": row[text]} if pair is None else {"text": row[text], "text_pair": row[pair]}
 
 

@@ -93,9 +93,9 @@ def _each(plan: Plan, study: StudyDir, listener: Listener) -> Iterator[Cost]:
     seeds = plan.seeds
     for name in plan.before:
         runs = [study.before(name, seed) for seed in seeds]
-        yield _tried(f"before: {name}", stage_recipe(plan, name, seeds[0]), runs, 1.0, listener)
+        yield _tried(f"before: {name}", stage_recipe(plan, name, seeds[0]), runs, 1, listener)
     settings = examples(plan)
-    times = 1.0 if plan.search is None else plan.search / len(settings)
+    times = 1 if plan.search is None else plan.search / len(settings)
     origins = {name: stage_recipe(plan, name, seeds[0]).model.name for name in plan.before}
     alone = plan.model_copy(update={"set": _standing_in(plan.set, origins), "before": {}})
     for setting in settings:

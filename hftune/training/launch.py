@@ -50,7 +50,9 @@ class Launched:
     sharding: str | None
     """What shares the weights out; None where each process has all of them."""
     update_rows: int
-    """Training rows of one update, over all processes and accumulated passes."""
+    """Training rows of one update, over all processes and accumulated passes; at most, under a token budget."""
+    batch_tokens: int | None = None
+    """The budget of a batch, where ``train.tokens_per_batch`` sets one."""
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in environment.json."""
@@ -62,6 +64,8 @@ class Launched:
         where = f" on {self.machines} machines" if self.machines > 1 else ""
         how = f", weights shared out by {self.sharding}" if self.sharding else ""
         line = f"{together} ({self.device}){where}{how}: {self.update_rows:,} rows an update"
+        if self.batch_tokens is not None:
+            line += f" at most, {self.batch_tokens:,} tokens a batch"
         idle = torch.accelerator.device_count() if self.device != "cpu" else 0
         if self.processes == 1 and idle > 1:
             line += f"; for all {idle} GPUs: accelerate launch --multi_gpu --num_processes {idle} -m hftune …"

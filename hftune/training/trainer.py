@@ -91,12 +91,14 @@ class HftuneTrainer(ShardedTrainer):
     def launched(self) -> Launched:
         """How many processes train, on what, and how many rows an update has."""
         world = self.args.world_size
+        setting, size = self.batches.limit
         return Launched(
             processes=world,
             machines=max(1, world // local_world_size()),
             device=self.args.device.type,
             sharding=self.sharding,
             update_rows=self.batches.update_rows,
+            batch_tokens=size if setting == "tokens_per_batch" else None,
         )
 
     # ---- training batches ----
