@@ -11,6 +11,7 @@ import torch
 
 from hftune.bench import device_report, devices
 from hftune.bench.devices import Measured, Setting, Size, measure, settings
+from hftune.cli.bench import run_devices
 
 TINY = Size(layers=1, heads=2, width=16, length=8, rows=2, vocabulary=32)
 PLAIN = Setting("cpu", 1, "fp32", False)
@@ -88,3 +89,13 @@ def test_table_plot_and_json(
     (here / "file").write_text("")
     code, _, err = hftune("bench", "devices", "--output", "file")
     assert code == 2 and "is a file" in err
+
+
+def test_who_stops_keeps_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = measure(PLAIN, 2, TINY)
+    ways = iter([done])
+    monkeypatch.setattr(devices, "settings", lambda: ([PLAIN, PLAIN], []))
+    monkeypatch.setattr(devices, "measure", lambda setting, steps: next(ways))
+    with pytest.raises(StopIteration):
+        run_devices(2, tmp_path / "kept")
+    assert len(json.loads((tmp_path / "kept" / "devices.json").read_text())["results"]) == 1

@@ -214,3 +214,11 @@ def test_python_api(here: Path) -> None:
     (answer,) = predict("run", ["the bar was grim"])
     assert answer.label in ("bad", "good")
     assert answer.confidence == max(answer.probabilities.values())
+
+
+def test_a_token_budget_is_said(here: Path, hftune: Hftune) -> None:
+    data = str(csv_folder(here / "data"))
+    budget = ("--set", "train.tokens_per_batch=64")
+    for more, said in (((), "8 rows an update\n"), (budget, "8 rows an update at most, 64 tokens a batch")):
+        code, _, err = hftune("classify", "--data", data, *QUICK, *more, "--dry-run")
+        assert code == 0 and said in err, err

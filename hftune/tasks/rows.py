@@ -41,7 +41,7 @@ class Encoded:
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Sequence[int]]]) -> Encoded:
         """Rows of numbers as arrays."""
-        held: dict[str, array[int]] = {}  # four bytes a number; an array for each row would take twice as much
+        held: dict[str, array[int]] = {}  # four bytes a number, and nothing for each row
         ends, masked = [0], False
         for row in rows:
             masked = MASK in row
