@@ -20,8 +20,8 @@ from hftune.errors import HftuneError
 GIGABYTE = 10**9
 USUAL = 20.0
 """Gigabytes where HFTUNE_CACHE_GB says nothing."""
-KINDS = ("blocks", "features", "tokens", "vocabularies")
-OURS = re.compile(r"\.?[0-9a-f]{32,64}\.(bin|json|safetensors)(\..+)?")
+KINDS = ("blocks", "features", "rows", "tokens", "vocabularies")
+OURS = re.compile(r"\.?[0-9a-f]{32,64}\.(arrow|bin|json|safetensors)(\..+)?")
 """Names of our files, half-written ones among them: the folder may be one that holds others too."""
 IN_USE = 3600.0
 """Seconds after its last use in which nothing is deleted: the run that used it goes on."""

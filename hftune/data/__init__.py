@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hftune.config.data import LabelledData
@@ -13,10 +14,11 @@ from hftune.data.columns import find_roles
 from hftune.data.corpus import CORPORA, Corpus, load_corpus
 from hftune.data.embedded import Embedded
 from hftune.data.labels import check_classes, check_seen, label_order
-from hftune.data.locate import as_path, files_of, is_hub_id, refuse_missing
+from hftune.data.locate import Files, as_path, files_of, is_hub_id, refuse_missing
 from hftune.data.reviews import REVIEWS
 from hftune.data.rows import Rows, labelled_rows, maybe_labelled_rows
 from hftune.data.sources import read_file
+from hftune.data.split_cache import kept
 from hftune.data.splits import Splits, as_dataset, fingerprint
 from hftune.data.subsets import held_out, subset
 from hftune.data.table import Table, joined
@@ -54,7 +56,14 @@ def load(section: LabelledData) -> Splits:
     """
     if section.name in DATASETS:
         section = DATASETS[section.name].columns(section)
-    tables, notes = _tables(section)
+    files, notes = _files(section)
+    made = kept(section, files, lambda: _splits(section, _tables(section, files)))
+    return replace(made, notes=(*notes, *made.notes))
+
+
+def _splits(section: LabelledData, tables: dict[str, Table]) -> Splits:
+    """Check the rows of all tables, make the splits that are missing, take the subset that is asked for."""
+    notes: list[str] = []
     roles = find_roles(tables["train"], section)
     rows = {"train": labelled_rows(tables["train"], roles)}
     if "dev" in tables:
@@ -153,7 +162,8 @@ def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) 
     """
     if section.name in DATASETS:
         section = DATASETS[section.name].columns(section)
-    tables, _ = _tables(section)
+    files, _ = _files(section)
+    tables = _tables(section, files)
     single = len(tables) == 1
     split = split or ("all" if single else "test")
     if split not in tables and not (single and split == "all"):
@@ -171,9 +181,8 @@ def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) 
     return split, as_dataset(rows, labels, fingerprint(rows, labels))
 
 
-def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
-    """What each split holds, from an embedded folder, a path or the Hub."""
-    named = [name for name in (section.text_column, section.pair_column, section.label_column) if name is not None]
+def _files(section: LabelledData) -> tuple[Files, list[str]]:
+    """The files of each split, of an embedded folder or a path; none where the rows come from the Hub."""
     path = as_path(section.name)
     notes: list[str] = []
     embedded = DATASETS.get(section.name)
@@ -189,9 +198,7 @@ def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
             hint=f"train on it with `hftune pretrain --corpus {section.name}`; labelled are {', '.join(DATASETS)}",
         )
     elif is_hub_id(section.name):
-        from hftune.data.hub import hub_tables
-
-        return hub_tables(section, list(DATASETS)), notes
+        return {}, notes
     else:
         raise refuse_missing(section.name, list(DATASETS))
     for option, value in (("subset", section.subset), ("revision", section.revision)):
@@ -200,7 +207,17 @@ def _tables(section: LabelledData) -> tuple[dict[str, Table], list[str]]:
                 f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
                 hint=f"leave data.{option} out",
             )
-    return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}, notes
+    return files, notes
+
+
+def _tables(section: LabelledData, files: Files) -> dict[str, Table]:
+    """What each split holds, from its files or the Hub."""
+    if not files:
+        from hftune.data.hub import hub_tables
+
+        return hub_tables(section, list(DATASETS))
+    named = [name for name in (section.text_column, section.pair_column, section.label_column) if name is not None]
+    return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}
 
 
 def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:

@@ -44,14 +44,15 @@ def read_delimited(text: str, path: Path, delimiter: str, named: Iterable[str]) 
     headed = _has_header(opening[1], set(named))
     header = [cell.strip() for cell in opening[1]] if headed else ["label", "text"]
     _refuse_repeated(header, path)
-    rows: list[list[str]] = []
+    columns: dict[str, list[str]] = {name: [] for name in header}
     lines: list[int] = []
+    # Cells go to their columns at once: a hundred thousand lists of cells would set Python's collector to work.
     for line, record in records if headed else chain([opening], records):
         if len(record) != len(header):
             _refuse_ragged(path, line, len(record), len(header), delimiter)
-        rows.append(record)
+        for cells, cell in zip(columns.values(), record, strict=True):
+            cells.append(cell)
         lines.append(line)
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(header)}
     if not headed:
         # The headerless format writes a line break as the two characters \\ and n.
         columns["text"] = [value.replace("\\n", "\n") for value in columns["text"]]

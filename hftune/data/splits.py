@@ -57,13 +57,11 @@ def fingerprint(rows: Rows, labels: Sequence[str]) -> str:
     digest = hashlib.sha256()
     pairs = rows.pairs if rows.pairs is not None else [""] * len(rows)
     names = rows.labels if rows.labels is not None else [""] * len(rows)
-    # Lengths go before the bytes, so that no two different tables give one stream.
     for part in (f"{len(labels)} {rows.pairs is not None} {rows.labels is not None}", *labels):
-        _add(digest, part)
+        digest.update(_framed(part))
+    framed = {name: _framed(name) for name in set(names)}
     for text, pair, name in zip(rows.texts, pairs, names, strict=True):
-        _add(digest, text)
-        _add(digest, pair)
-        _add(digest, name)
+        digest.update(_framed(text) + _framed(pair) + framed[name])
     return digest.hexdigest()
 
 
@@ -82,7 +80,7 @@ def as_dataset(rows: Rows, labels: Sequence[str], content_hash: str) -> Dataset:
     return Dataset(InMemoryTable(pa.table(columns)), fingerprint=content_hash[:16])
 
 
-def _add(digest: hashlib._Hash, text: str) -> None:
+def _framed(text: str) -> bytes:
+    """The length before the bytes, so that no two different tables give one stream."""
     content = text.encode()
-    digest.update(len(content).to_bytes(8, "little"))
-    digest.update(content)
+    return len(content).to_bytes(8, "little") + content
