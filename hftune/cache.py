@@ -1,4 +1,4 @@
-"""What can be made again and is kept between runs, in a bounded space. Used by tasks and models.
+"""What can be made again and is kept between runs, in a bounded space. Used by data, tasks and models.
 
 It lies below ~/.cache/hftune (HFTUNE_CACHE names another folder) and takes 20 GB at most (HFTUNE_CACHE_GB says another
 number): whenever something is added, what was not used for longest goes. All of it can be deleted at any time.
@@ -44,9 +44,11 @@ def cache_root() -> Path:
 
 
 def cache_folder(kind: str) -> Path:
-    """Where things of one of the KINDS are kept."""
+    """Where things of one of the KINDS are kept. What we make is its owner's alone: texts may be private."""
     assert kind in KINDS, "others are never cleaned"
     cache_limit()  # a wrong one is told before anything is made, not after
+    with suppress(OSError):  # whoever writes there says what is wrong
+        cache_root().mkdir(mode=0o700, parents=True, exist_ok=True)
     return cache_root() / kind
 
 

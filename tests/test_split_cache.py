@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ import pytest
 
 from hftune import data
 from hftune.cache import contents
-from hftune.config.data import LabelledData
+from hftune.config.data import JointData, LabelledData
 from hftune.data import split_cache
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
@@ -21,10 +26,12 @@ ROWS = 40
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(split_cache, "WORTH", 1)
-    return tmp_path / "cache"
+    split_cache._reader.cache_clear()
+    yield tmp_path / "cache"
+    split_cache._reader.cache_clear()
 
 
 @pytest.fixture
@@ -70,7 +77,8 @@ def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch:
     assert first["rows"]["test"][0]["label"] == -1 and any("left out" in note for note in first["notes"])
     assert len(kept_in(cache, "json")) == 1 and len(kept_in(cache, "arrow")) == 3
     no_reading(monkeypatch)
-    assert told(data.load(asked(folder))) == first
+    second = data.load(asked(folder))
+    assert told(second) == first and all(rows.cache_files for rows in second.named.values())
     assert told(data.load(asked(folder, max_length=7, truncate="first"))) == first  # rows are not cut here
 
 
@@ -99,11 +107,56 @@ def test_a_changed_file_is_read(folder: Path, cache: Path) -> None:
         data.load(asked(folder))
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "train.csv"
+    before = path.read_text()
+    reading = data.read_file
+
+    def late(file: Path, named: Any) -> Any:
+        path.write_text(before.replace("is it 3?", "is it 4?"))
+        return reading(file, named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "read_file", late)
+        data.load(asked(folder))
+    path.write_text(before)
+    assert any("is it 3? naïve" in row["text"] for rows in data.load(asked(folder)).named.values() for row in rows)
+
+
 def test_changed_code_reads_anew(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data.load(asked(folder))
-    monkeypatch.setattr(split_cache, "__file__", str(tmp_path / "other" / "split_cache.py"))
+    copy = shutil.copytree(Path(split_cache.__file__).parent, tmp_path / "code")
+    (copy / ".#rows.py").symlink_to(tmp_path / "nowhere")  # an editor's lock
+    monkeypatch.setattr(split_cache, "__file__", str(copy / "split_cache.py"))
+    for changed, notes in ((False, 1), (True, 2)):
+        if changed:
+            (copy / "rows.py").write_text((copy / "rows.py").read_text() + "#")
+        split_cache._reader.cache_clear()
+        data.load(asked(folder))
+        assert len(kept_in(cache, "json")) == notes
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "datasets"])
+def test_other_versions_read_anew(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    data.load(asked(folder))
+    monkeypatch.setattr(split_cache, "version", lambda name: "0" if name == library else metadata.version(name))
+    split_cache._reader.cache_clear()
     data.load(asked(folder))
     assert len(kept_in(cache, "json")) == 2
+
+
+def test_joint_data_finds_what_plain_data_kept(folder: Path, cache: Path) -> None:
+    data.load(asked(folder))
+    data.load(JointData(name=str(folder), unlabeled="train"))
+    assert len(kept_in(cache, "json")) == 1
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "dev.csv")
+    with pytest.raises(HftuneError, match="not a regular file"):
+        data.load(asked(folder))
 
 
 def without_rows(whole: bytes) -> bytes:
@@ -120,20 +173,23 @@ def without_rows(whole: bytes) -> bytes:
         ("json", lambda whole: b"x"),
         ("json", lambda whole: b"{}"),
         ("json", lambda whole: whole.replace(b'"dev"', b'"div"')),
-        ("json", lambda whole: whole.replace(b'"rows": 4', b'"rows": 5')),
-        ("json", lambda whole: b'{"splits": []}'),
+        ("json", lambda whole: b'{"files": []}'),
         ("arrow", lambda whole: b""),
         ("arrow", lambda whole: b"x"),
         ("arrow", lambda whole: whole[: len(whole) // 2]),
         ("arrow", lambda whole: whole[:-9]),
         ("arrow", without_rows),
+        ("arrow", lambda whole: whole.replace(b"is it 3?", b"is it 4?")),
     ],
 )
-def test_a_damaged_file_is_made_again(folder: Path, cache: Path, ending: str, damage: Any) -> None:
+def test_a_damaged_file_is_made_again(
+    folder: Path, cache: Path, ending: str, damage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = told(data.load(asked(folder)))
     for path in (cache / "rows").glob(f"*.{ending}"):
         path.write_bytes(damage(path.read_bytes()))
     assert told(data.load(asked(folder))) == first
+    no_reading(monkeypatch)
     assert told(data.load(asked(folder))) == first
 
 
@@ -152,6 +208,22 @@ def test_a_cache_that_takes_nothing_stops_nobody(folder: Path, tmp_path: Path, m
     (tmp_path / "blocked").write_text("")
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "blocked"))
     assert told(data.load(asked(folder))) == first
+
+
+def test_a_disk_that_fills_up_stops_nobody(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(split_cache, "write_json", full)
+    data.load(asked(folder))
+    assert not kept_in(cache, "json") and "rows are not kept" in caplog.text
+
+
+def test_a_new_cache_is_its_owners_alone(folder: Path, cache: Path) -> None:
+    data.load(asked(folder))
+    assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_small_files_are_not_kept(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Keeps the splits that were made of files, so that the next run on the same files reads and checks nothing again.
+"""Keeps the splits that were made of files, so that the next run on the same files parses and checks nothing again.
 
 They are found by a hash of the files, of what the recipe asks for and of the code that reads: whatever could change a
-row gives another name. Each split is an Arrow file, mapped and not loaded; ``hftune.cache`` says where it lies and for
-how long. Called by ``hftune.data.load``.
+row gives another note. Each split is an Arrow file that is named after its bytes, and is mapped, not loaded, once these
+are what the name says. ``hftune.cache`` says where it lies and for how long. Called by ``hftune.data.load``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hftune import __version__
 from hftune.cache import cache_folder, make_room, use
 from hftune.config.data import LabelledData
 from hftune.data.locate import Files
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WORTH = 1_000_000
-"""Bytes of files from which on looking their rows up is quicker than reading them."""
+"""Bytes of files from which on looking their rows up is quicker than parsing them."""
 UNREAD = {"kind", "max_length", "truncate"}
 """Settings that decide what becomes of rows, not which there are."""
 
@@ -47,7 +50,8 @@ def kept(section: LabelledData, files: Files, make: Callable[[], Splits]) -> Spl
     found = _read(note)
     if found is None:
         found = make()
-        _write(note, found)
+        if _key(section, files) == key:  # else a file was changed while it was read
+            _write(note, found)
     return found
 
 
@@ -55,30 +59,26 @@ def _key(section: LabelledData, files: Files) -> str | None:
     """A hash of all that decides which rows come out; None where that is not worth it, or a file can't be read."""
     paths = [path for group in files.values() for path in group]
     try:
-        if sum(path.stat().st_size for path in paths) < WORTH:
+        # What is no file, such as a pipe, may never end.
+        if not all(path.is_file() for path in paths) or sum(path.stat().st_size for path in paths) < WORTH:
             return None
-        named = {split: [(path.name, _digest([path])) for path in group] for split, group in files.items()}
+        named = {split: [(path.name, _digest(path)) for path in group] for split, group in files.items()}
     except OSError:
         return None  # the reader says what is wrong with it
-    import pyarrow as pa
-
     asked = section.model_dump(include=set(LabelledData.model_fields) - UNREAD)
-    code = _digest(sorted(Path(__file__).parent.glob("*.py")))
-    versions = [platform.python_version(), pa.__version__]
-    return hashlib.sha256(json.dumps([asked, named, code, versions], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([asked, named, _reader()], sort_keys=True).encode()).hexdigest()
 
 
-def _digest(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+@cache
+def _reader() -> list[str]:
+    """What reads: the versions of the libraries and a hash of this package's own code, as the process began with it."""
+    code = [_digest(path) for path in sorted(Path(__file__).parent.glob("[!.]*.py"))]
+    return [__version__, platform.python_version(), version("pyarrow"), version("datasets"), *code]
 
 
-def _rows(note: Path, fingerprint: str) -> Path:
-    """The file of a split, named after what it holds: subsets of one dataset share their dev and test."""
-    return note.with_name(f"{fingerprint}.arrow")
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(note: Path) -> Splits | None:
@@ -86,24 +86,24 @@ def _read(note: Path) -> Splits | None:
         if not note.is_file():
             return None
         told = read_json(note)
-        fingerprints = {split: str(part["fingerprint"]) for split, part in told["splits"].items()}
-        paths = {split: _rows(note, fingerprint) for split, fingerprint in fingerprints.items()}
+        paths = {split: note.with_name(f"{digest}.arrow") for split, digest in told["files"].items()}
         if not all(path.is_file() for path in paths.values()):
             return None
+        if any(_digest(path) != path.stem for path in paths.values()):
+            raise ValueError("rows are not what was written")
+        fingerprints = dict(told["fingerprints"])
         built = {split: _mapped(path, fingerprints[split]) for split, path in paths.items()}
-        if any(len(rows) != told["splits"][split]["rows"] for split, rows in built.items()):
-            raise ValueError("rows are missing")
         splits = Splits(
             train=built["train"],
             dev=built["dev"],
             test=built.get("test"),
             labels=tuple(told["labels"]),
-            source=str(told["source"]),
+            source=told["source"],
             fingerprints=fingerprints,
             notes=tuple(told["notes"]),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        logger.warning("%s can't be used (%s): its files are read again", note, error)
+        logger.warning("%s can't be used (%s): the files are read again", note, error)
         return None
     for path in (note, *paths.values()):
         use(path)
@@ -119,20 +119,32 @@ def _mapped(path: Path, fingerprint: str) -> Dataset:
 
 def _write(note: Path, splits: Splits) -> None:
     """The note comes last; a disk that takes nothing costs the next run time, and this one nothing."""
-    import pyarrow as pa
-
     try:
-        for split, rows in splits.named.items():
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.data.schema) as stream:
-                stream.write_table(rows.data.table)
-            write_bytes(_rows(note, splits.fingerprints[split]), memoryview(sink.getvalue()))
-        parts = {
-            split: {"fingerprint": splits.fingerprints[split], "rows": len(rows)}
-            for split, rows in splits.named.items()
+        told = {
+            "source": splits.source,
+            "labels": splits.labels,
+            "notes": splits.notes,
+            "fingerprints": splits.fingerprints,
+            "files": {split: _write_rows(note.parent, rows) for split, rows in splits.named.items()},
         }
-        told = {"source": splits.source, "labels": splits.labels, "notes": splits.notes, "splits": parts}
         write_json(note, told)
     except OSError as error:
         logger.warning("rows are not kept: %s can't be written (%s)", note, error)
     make_room()
+
+
+def _write_rows(folder: Path, rows: Dataset) -> str:
+    """A split as an Arrow file, unless the same is there, as dev and test of other subsets are. Returns its name."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.data.schema) as stream:
+        stream.write_table(rows.data.table)
+    content = memoryview(sink.getvalue())
+    name = hashlib.sha256(content).hexdigest()
+    path = folder / f"{name}.arrow"
+    if path.is_file() and _digest(path) == name:
+        use(path)
+    else:
+        write_bytes(path, content)
+    return name
