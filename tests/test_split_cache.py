@@ -111,17 +111,17 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "train.csv"
-    before = path.read_text()
+    before = path.read_bytes()
     reading = data.read_file
 
     def late(file: Path, named: Any) -> Any:
-        path.write_text(before.replace("is it 3?", "is it 4?"))
+        path.write_bytes(before.replace(b"is it 3?", b"is it 4?"))
         return reading(file, named)
 
     with monkeypatch.context() as patch:
         patch.setattr(data, "read_file", late)
         data.load(asked(folder))
-    path.write_text(before)
+    path.write_bytes(before)
     assert any("is it 3? naïve" in row["text"] for rows in data.load(asked(folder)).named.values() for row in rows)
 
 
