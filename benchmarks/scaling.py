@@ -4,7 +4,8 @@ python benchmarks/scaling.py                          # 1,000 … 64,000 example
 python benchmarks/scaling.py --most 4000 --longest 64 --plot scaling.png
 
 Processor time is measured, so a busy machine gives the same numbers. Each number of examples is a process of its own,
-with an empty cache: reading, learning the vocabulary, tokenising and one epoch.
+with an empty cache: reading, learning the vocabulary, tokenising and one epoch. A second process then prepares the same
+rows again from what was kept: what it holds beside the libraries is what the examples themselves take.
 """
 
 from __future__ import annotations
@@ -58,6 +59,23 @@ def with_examples(folder: Path, count: int) -> dict[str, float]:
     return {"examples": count, "prepare": prepared.cpu, "train": trained.cpu, "gigabytes": peak_memory() / 2**30}
 
 
+def again(folder: Path, count: int) -> dict[str, float]:
+    """Prepare the rows that ``with_examples`` has prepared, and tell what is held then."""
+    os.environ["HFTUNE_CACHE"] = str(folder / "cache")
+    from hftune.bench.case import QUICK
+    from hftune.bench.classify import classify_recipe
+    from hftune.quiet import quiet_libraries
+    from hftune.tasks import TASKS
+    from hftune.training.memory import peak_memory
+
+    quiet_libraries()
+    task = TASKS["classify"](classify_recipe(folder / "rows", QUICK, 128))
+    data = task.load_data()
+    held = task.prepare(data, task.load_tokenizer(data))
+    assert len(held.train) == count, "all are there"
+    return {"again": peak_memory() / 2**30}
+
+
 def with_length(folder: Path, length: int) -> dict[str, float]:
     """Updates on rows that are all so long, with TinyBERT's shape; seconds of one."""
     os.environ["HFTUNE_CACHE"] = str(folder / "cache")
@@ -72,26 +90,29 @@ def with_length(folder: Path, length: int) -> dict[str, float]:
     return {"length": length, "update": turn.cpu / UPDATES}
 
 
-def measured(of: Measure, rows: Callable[[Path, int], object], sizes: Sequence[int]) -> list[dict[str, float]]:
-    """Each size in a process of its own, so that none has the memory or the warm caches of another.
+def measured(
+    of: Sequence[Measure], rows: Callable[[Path, int], object], sizes: Sequence[int]
+) -> list[dict[str, float]]:
+    """Each size in processes of its own, so that none has the memory or the warm caches of another.
 
     Args:
-        of: Measures one size on the rows in a folder.
+        of: Measure one size on the rows in a folder, one after the other.
         rows: Writes these; elsewhere, so that making them is not in what is measured.
         sizes: Which.
     """
     found = []
     for size in sizes:
-        with tempfile.TemporaryDirectory() as name, _elsewhere() as writing, _elsewhere() as measuring:
+        with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            writing.submit(rows, folder / "rows", size).result()
-            found.append(measuring.submit(of, folder, size).result())
+            _elsewhere(rows, folder / "rows", size)
+            found.append({key: value for one in of for key, value in _elsewhere(one, folder, size).items()})
         print("  ".join(f"{name} {value:,.3g}" for name, value in found[-1].items()), flush=True)
     return found
 
 
-def _elsewhere() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"))
+def _elsewhere(work: Callable[[Path, int], Any], folder: Path, size: int) -> Any:
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
+        return process.submit(work, folder, size).result()
 
 
 def plot(by_count: Sequence[dict[str, float]], by_length: Sequence[dict[str, float]], path: Path) -> None:
@@ -141,7 +162,7 @@ def main() -> None:
     lengths = [SHORTEST * 2**step for step in range(20) if SHORTEST * 2**step <= asked.longest]
     if min(len(counts), len(lengths)) < 2:
         parser.error(f"two sizes are needed for a slope: --most {2 * FEWEST}, --longest {2 * SHORTEST} at least")
-    plot(measured(with_examples, sentences, counts), measured(with_length, longest, lengths), asked.plot)
+    plot(measured([with_examples, again], sentences, counts), measured([with_length], longest, lengths), asked.plot)
     print(f"plot: {asked.plot}")
 
 
