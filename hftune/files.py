@@ -6,6 +6,7 @@ What is read may have been written by anybody: a file that is not what it should
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -81,6 +82,12 @@ def share(path: Path) -> None:
     os.umask(mask)
     for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
         file.chmod(0o666 & ~mask)
+
+
+def sha256(path: Path) -> str:
+    """A hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

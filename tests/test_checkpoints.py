@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_passed_over(store: Path, monkeypatch: pyt
     def broken_disk(path: Path) -> str:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr(checkpoints, "_sha256", broken_disk)
+    monkeypatch.setattr(checkpoints, "sha256", broken_disk)
     assert fault(store / "checkpoint-24") == "optimizer.pt can't be read: Input/output error"
 
 

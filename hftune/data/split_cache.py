@@ -22,7 +22,7 @@ from hftune.cache import cache_folder, make_room, use
 from hftune.config.data import LabelledData
 from hftune.data.locate import Files
 from hftune.data.splits import Splits
-from hftune.files import read_json, write_bytes, write_json
+from hftune.files import read_json, sha256, write_bytes, write_json
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -62,7 +62,7 @@ def _key(section: LabelledData, files: Files) -> str | None:
         # What is no file, such as a pipe, may never end.
         if not all(path.is_file() for path in paths) or sum(path.stat().st_size for path in paths) < WORTH:
             return None
-        named = {split: [(path.name, _digest(path)) for path in group] for split, group in files.items()}
+        named = {split: [(path.name, sha256(path)) for path in group] for split, group in files.items()}
     except OSError:
         return None  # the reader says what is wrong with it
     asked = section.model_dump(include=set(LabelledData.model_fields) - UNREAD)
@@ -72,13 +72,8 @@ def _key(section: LabelledData, files: Files) -> str | None:
 @cache
 def _reader() -> list[str]:
     """What reads: the versions of the libraries and a hash of this package's own code, as the process began with it."""
-    code = [_digest(path) for path in sorted(Path(__file__).parent.glob("[!.]*.py"))]
+    code = [sha256(path) for path in sorted(Path(__file__).parent.glob("[!.]*.py"))]
     return [__version__, platform.python_version(), version("pyarrow"), version("datasets"), *code]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(note: Path) -> Splits | None:
@@ -89,7 +84,7 @@ def _read(note: Path) -> Splits | None:
         paths = {split: note.with_name(f"{digest}.arrow") for split, digest in told["files"].items()}
         if not all(path.is_file() for path in paths.values()):
             return None
-        if any(_digest(path) != path.stem for path in paths.values()):
+        if any(sha256(path) != path.stem for path in paths.values()):
             raise ValueError("rows are not what was written")
         fingerprints = dict(told["fingerprints"])
         built = {split: _mapped(path, fingerprints[split]) for split, path in paths.items()}
@@ -143,7 +138,7 @@ def _write_rows(folder: Path, rows: Dataset) -> str:
     content = memoryview(sink.getvalue())
     name = hashlib.sha256(content).hexdigest()
     path = folder / f"{name}.arrow"
-    if path.is_file() and _digest(path) == name:
+    if path.is_file() and sha256(path) == name:
         use(path)
     else:
         write_bytes(path, content)

@@ -5,13 +5,12 @@ Called by ``hftune.hub.publish`` after the upload.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hftune.errors import RunFailed
-from hftune.files import read_json
+from hftune.files import read_json, sha256
 from hftune.hub.attempt import Patience, insist
 from hftune.hub.contents import MARK
 from hftune.runs.directory import RunDir
@@ -47,7 +46,7 @@ def prove(
         request = {"repo": repo, "revision": commit, "cache": cache}
         fetched = Path(insist("download", request, token, patience, size=size)["folder"])
         for name, path in files.items():
-            if not (fetched / name).is_file() or _digest(fetched / name) != _digest(path):
+            if not (fetched / name).is_file() or sha256(fetched / name) != sha256(path):
                 raise _differs(f"{name} on the Hub ({repo}, commit {commit[:10]})", "its bytes differ")
         kind, rows = run.read_recipe().task.kind, probe_rows(run)
         try:
@@ -69,8 +68,3 @@ def probe_rows(run: RunDir) -> list[dict[str, Any]]:
             return [{name: value for name, value in row.items() if name not in ANSWERS} for row in rows]
     pairs = read_json(run.model / MARK).get("pairs")
     return [{"text": text, "text_pair": text} if pairs else {"text": text} for text in PLAIN_TEXTS]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.files import disk_is_full, read_json, share, write_json
+from hftune.files import disk_is_full, read_json, sha256, share, write_json
 
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
@@ -63,7 +63,7 @@ def _first_fault(path: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != sealed["bytes"]:
             return f"{name} has {file.stat().st_size:,} bytes of {sealed['bytes']:,}"
-        if _sha256(file) != sealed["sha256"]:
+        if sha256(file) != sealed["sha256"]:
             return f"{name} is not as it was saved"
     return None
 
@@ -244,12 +244,7 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 def _sealed(path: Path) -> dict[str, Any]:
     share(path)
     _sync(path)
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _sync(path: Path) -> None:
