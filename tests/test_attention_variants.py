@@ -51,6 +51,28 @@ def test_vanilla_runs_the_fused_kernel_on_cpu(padding: bool) -> None:
     assert "aten::_scaled_dot_product_attention_math" not in names
 
 
+@pytest.mark.parametrize(("learning", "kernel"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_on_a_cpu_bf16_training_attends_in_fp32(
+    learning: bool, kernel: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = VanillaAttention(MinGPTConfig(hidden_size=32, num_attention_heads=2), 0)
+    x = torch.randn(3, 20, 32)
+    exact = layer(x, Layout.build(x, None, None, None))[0]
+    formats = []
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, **settings: bool) -> Tensor:
+        y = scaled_dot_product_attention(q, k, v, **settings)
+        formats.append(y.dtype)
+        return y
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", watched)
+    with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16):
+        y = layer(x, Layout.build(x, None, None, None))[0]
+    assert formats == [kernel]
+    assert y.dtype == torch.bfloat16 and y.requires_grad == learning
+    torch.testing.assert_close(y.float(), exact, atol=5e-3, rtol=5e-2)
+
+
 def test_rotation_keeps_lengths_and_knows_distances_only() -> None:
     q, k, _ = heads(1)
     assert torch.equal(rotate(q, torch.tensor([[0]]), 10_000.0), q)

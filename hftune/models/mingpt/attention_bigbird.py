@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from .attention_base import Layout, QueryKeyValueAttention
+from .attention_base import Layout, QueryKeyValueAttention, softmax_attention
 from .configuration_mingpt import MinGPTConfig
 
 
@@ -57,7 +57,7 @@ class BigBirdAttention(QueryKeyValueAttention):
         def gather(x: Tensor) -> Tensor:  # [B·H, N, b, D] → [B·H, N, K·b, D]
             return x.index_select(1, seen).view(batch * heads, blocks, -1, x.shape[-1])
 
-        y = F.scaled_dot_product_attention(
+        y = softmax_attention(
             cut(q), gather(cut(k)), gather(cut(v)), attn_mask=self._allowed(table), dropout_p=self.dropout_now
         )  # [B·H, N, b, D]
         return y.reshape(batch, heads, blocks * self.block, -1)[:, :, :length]
@@ -78,4 +78,4 @@ class BigBirdAttention(QueryKeyValueAttention):
         seen = self.table[key_block[:, layout.past :]]  # [B or 1, T, K]
         allowed = (seen[:, :, None] == key_block[:, None, :, None]).any(-1)  # [B or 1, T, S]
         mask = visible & allowed[:, None]  # [B or 1, 1, T, S]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout_now)
+        return softmax_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout_now)

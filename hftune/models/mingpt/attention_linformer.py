@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import initialization as init
 
-from .attention_base import Layout, QueryKeyValueAttention
+from .attention_base import Layout, QueryKeyValueAttention, softmax_attention
 from .configuration_mingpt import MinGPTConfig
 
 
@@ -41,7 +41,7 @@ class LinformerAttention(QueryKeyValueAttention):
             x = F.pad(x, (0, 0, 0, blocks * self.block - length))
             return x.reshape(batch * heads, blocks, self.block, -1)
 
-        y = F.scaled_dot_product_attention(
+        y = softmax_attention(
             cut(q),
             self._with_past(cut(k), self.compress_keys),
             self._with_past(cut(v), self.compress_values),

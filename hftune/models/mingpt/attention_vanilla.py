@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
-from .attention_base import Layout, QueryKeyValueAttention
+from .attention_base import Layout, QueryKeyValueAttention, softmax_attention
 
 
 class VanillaAttention(QueryKeyValueAttention):
@@ -13,9 +12,9 @@ class VanillaAttention(QueryKeyValueAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Whole sequence: the causal kernel, no mask tensor."""
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_now, is_causal=True)
+        return softmax_attention(q, k, v, dropout_p=self.dropout_now, is_causal=True)
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """New tokens against all cached keys, padding hidden."""
         _, visible = layout.cached_view()
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=self.dropout_now)
+        return softmax_attention(q, k, v, attn_mask=visible, dropout_p=self.dropout_now)
