@@ -125,11 +125,13 @@ def _what_to_lower(trainer: HftuneTrainer) -> tuple[str, str]:
 
 
 def _unwrap(trainer: HftuneTrainer) -> None:
-    """Let go of the wrapper that several processes train through.
+    """Let go of what accelerate trains through: autocast, and the wrapper of several processes.
 
-    One that outlives the process group takes the group down with it while it holds Python's lock, and torch's gloo
-    threads may be waiting for that lock: the process would hang at its very end.
+    Autocast stays on the model's forward otherwise, and the model in memory says something else than the one saved.
+    A wrapper that outlives the process group takes the group down with it while it holds Python's lock, and torch's
+    gloo threads may be waiting for that lock: the process would hang at its very end.
     """
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     if trainer.args.world_size == 1:
         return
     trainer.model_wrapped = trainer.model
