@@ -222,3 +222,24 @@ def test_a_token_budget_is_said(here: Path, hftune: Hftune) -> None:
     for more, said in (((), "8 rows an update\n"), (budget, "8 rows an update at most, 64 tokens a batch")):
         code, _, err = hftune("classify", "--data", data, *QUICK, *more, "--dry-run")
         assert code == 0 and said in err, err
+
+
+def test_what_was_trained_in_bf16_is_what_was_saved(
+    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": True})
+    csv_folder(here / "data")
+    code, _, err = hftune(
+        "classify",
+        "--data",
+        "data",
+        "--output",
+        "run",
+        *QUICK,
+        "--set",
+        "train.device=cpu",
+        "--set",
+        "train.precision=bf16",
+    )
+    assert code == 0, err
+    assert metrics_of(here / "run")["verified"] is True
