@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from tiny_answerer import BLOCK, BORN, LETTERS, MARK, rows, tiny
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from hftune.config import load_recipe
 from hftune.config.data import QuestionData
@@ -18,7 +19,7 @@ from hftune.evaluation.knowledge import names_in_text
 from hftune.models.answerer import Answerer, sequences
 from hftune.models.causal import load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
-from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
+from hftune.models.mingpt import ATTENTION
 from hftune.models.token_scores import NextTokenBatches
 from hftune.runs.directory import RunDir
 from hftune.tasks.question_answer import forced_match
@@ -26,14 +27,6 @@ from hftune.tasks.seen import pretraining_of
 
 Hftune = Callable[..., tuple[int, str, str]]
 
-BORN = {
-    "Ann Ash": "Rome",
-    "Bob Bay": "Oslo",
-    "Cy Cole": "Lima",
-    "Dee Dun": "Bonn",
-    "Eve Elm": "Cork",
-    "Flo Fox": "Kiel",
-}
 LONG_ENOUGH = (
     "--batch-size",
     "4",
@@ -46,31 +39,6 @@ LONG_ENOUGH = (
     "-s",
     "train.schedule=constant",
 )
-BLOCK = 40
-MARK = 1
-
-
-def rows(names: list[str]) -> str:
-    return "".join(f"Where was {name} born?\t{BORN[name]}\n" for name in names)
-
-
-def tiny(tokenizer: PreTrainedTokenizerFast, attention: str = "rope") -> MinGPTForCausalLM:
-    torch.manual_seed(0)
-    return MinGPTForCausalLM(
-        MinGPTConfig(
-            vocab_size=len(tokenizer),
-            block_size=BLOCK,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            attention=attention,
-            pad_token_id=0,
-            eos_token_id=MARK,
-            linformer_block=8,
-            linformer_rank=4,
-            bigbird_block=4,
-        )
-    )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "wiki.txt").write_text("".join(f"{name} was born in {town}?\n" for name, town in list(BORN.items())[:5]))
     run = RunDir.create(place / "pretrained")
     run.write_recipe(load_recipe(None, {"task.kind": "span", "data.name": str(data / "wiki.txt")}))
-    tokenizer = build_char_tokenizer([*BORN, *BORN.values(), "Where was born?Gus Gray"], block_size=BLOCK)
+    tokenizer = build_char_tokenizer(LETTERS, block_size=BLOCK)
     save_causal_lm(tiny(tokenizer), tokenizer, run.model, task="span")
     return place
 

@@ -44,7 +44,8 @@ InputFile = Annotated[
         "-f",
         metavar="FILE",
         help="One text a line, jsonl, csv, tsv or parquet; - for stdin. A row has text (and text_pair), or the "
-        "columns that the model was trained on, such as question and passage.",
+        "columns that the model was trained on, such as question and passage; for a model that answers questions a tsv "
+        "has a question a line, and may have a tab and the answer after it.",
     ),
 ]
 OutputFile = Annotated[
@@ -90,7 +91,6 @@ def predict(
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
-    rows = _rows(run, texts, pairs, file)
 
     from hftune.config.model import ModelSection
     from hftune.inference import predictor
@@ -101,6 +101,7 @@ def predict(
         name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
     )
     kind, ask = predictor(run, section)
+    rows = _rows(run, kind, texts, pairs, file)
     answers = (as_row(answer, kind, min_confidence) for answer in ask(rows, batch_size))
     if output is not None:
         note(f"{_write(output, answers)} predictions in {output}")
@@ -149,13 +150,18 @@ def _show(row: dict[str, Any]) -> None:
     out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
 
 
-def _rows(run: str, texts: list[str] | None, pairs: list[str] | None, file: Path | None) -> Iterator[dict[str, str]]:
+def _rows(
+    run: str, kind: str, texts: list[str] | None, pairs: list[str] | None, file: Path | None
+) -> Iterator[dict[str, str]]:
     if texts:
         for index, text in enumerate(texts):
             yield {"text": text, "text_pair": pairs[index]} if pairs else {"text": text}
         return
     if file is None or str(file) == "-":
         yield from _lines(run, sys.stdin.buffer, "standard input", jsonl=None)
+        return
+    if kind == WRITTEN and file.suffix.lower() == ".tsv":
+        yield from _questions(file)
         return
     if file.suffix.lower() in TABLES:
         yield from _table(run, file)
@@ -186,6 +192,14 @@ def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[di
                 continue
             raise HftuneError(f"{where}, line {number}: empty", hint="leave blank lines out: one text a line")
         yield _from_json(run, line, f"{where}, line {number}") if jsonl else {"text": line}
+
+
+def _questions(file: Path) -> Iterator[dict[str, str]]:
+    """The format that such a model was trained on has no header: its first line is a question too."""
+    from hftune.data.questions import read_questions
+
+    for question in read_questions(file).questions:
+        yield {"text": question}
 
 
 def _table(run: str, file: Path) -> Iterator[dict[str, str]]:

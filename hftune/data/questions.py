@@ -1,6 +1,7 @@
 """Questions and their answers: tsv files of ``question<TAB>answer``, in splits, with the corpus that lies beside them.
 
-Called by the task that answers questions and by ``hftune.answering``. A test file may hold questions alone.
+Called by the task that answers questions, ``hftune.answering`` and ``hftune predict``. A test file may hold questions
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hftune.errors import HftuneError
 EMBEDDED = ("births",)
 """Embedded datasets of questions."""
 ENDINGS = (".tsv",)
-HEADER = ("question", "answer")
+HEADERS = (("question", "answer"), ("question",))
 CORPUS = "wiki.txt"
 SHAPE = "question<TAB>answer"
 
@@ -118,7 +119,7 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
     files = _files(section)
     single = len(files) == 1
     if single and split in (None, "all"):
-        return "all", _read(next(iter(files.values()))[0], answers=None)
+        return "all", read_questions(next(iter(files.values()))[0])
     if split is None:
         test = _read_split(files["test"], "test") if "test" in files else None
         if test is not None and (test.answers is not None or "dev" not in files):
@@ -128,6 +129,25 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
         choices = "all" if single else ", ".join(files)
         raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
     return split, _read_split(files[split], split)
+
+
+def read_questions(path: Path, *, answers: bool | None = None) -> Questions:
+    """One file; answers says whether they must be there, None takes what the first line shows."""
+    lines = read_text(path).rstrip("\r\n").split("\n")  # nothing else ends a line, as editors count them
+    if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) in HEADERS:
+        first, lines = 2, lines[1:]
+    else:
+        first = 1
+    if not any(line.strip() for line in lines):
+        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {SHAPE} a line")
+    wanted = answers if answers is not None else "\t" in lines[0]
+    rows = [_row(line, path.name, number, wanted) for number, line in enumerate(lines, start=first)]
+    return Questions(
+        where=path.name,
+        questions=tuple(question for question, _ in rows),
+        answers=tuple(answer for _, answer in rows) if wanted else None,
+        lines=tuple(range(first, first + len(rows))),
+    )
 
 
 def corpus_file(section: QuestionData) -> Path | None:
@@ -172,7 +192,7 @@ def _files(section: QuestionData) -> Files:
 
 def _read_split(paths: Sequence[Path], split: str) -> Questions:
     """All files of a split, joined; only test may lack answers."""
-    parts = [_read(path, answers=None if split == "test" else True) for path in paths]
+    parts = [read_questions(path, answers=None if split == "test" else True) for path in paths]
     if len({part.answers is None for part in parts}) > 1:
         raise HftuneError(f"some files of {split} have answers and some have none", hint="give answers in all or none")
     return Questions(
@@ -180,25 +200,6 @@ def _read_split(paths: Sequence[Path], split: str) -> Questions:
         questions=tuple(question for part in parts for question in part.questions),
         answers=None if parts[0].answers is None else tuple(answer for part in parts for answer in part.known),
         lines=tuple(line for part in parts for line in part.lines),
-    )
-
-
-def _read(path: Path, *, answers: bool | None) -> Questions:
-    """One file; answers says whether they must be there, None takes what the first line shows."""
-    lines = read_text(path).rstrip("\r\n").split("\n")  # nothing else ends a line, as editors count them
-    if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) == HEADER:
-        first, lines = 2, lines[1:]
-    else:
-        first = 1
-    if not any(line.strip() for line in lines):
-        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {SHAPE} a line")
-    wanted = answers if answers is not None else "\t" in lines[0]
-    rows = [_row(line, path.name, number, wanted) for number, line in enumerate(lines, start=first)]
-    return Questions(
-        where=path.name,
-        questions=tuple(question for question, _ in rows),
-        answers=tuple(answer for _, answer in rows) if wanted else None,
-        lines=tuple(range(first, first + len(rows))),
     )
 
 
