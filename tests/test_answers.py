@@ -13,9 +13,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from hftune.config import load_recipe
 from hftune.config.data import QuestionData
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.evaluation.knowledge import names_in_text
 from hftune.models.answerer import Answerer, sequences
 from hftune.models.causal import load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
@@ -23,7 +21,6 @@ from hftune.models.mingpt import ATTENTION
 from hftune.models.token_scores import NextTokenBatches
 from hftune.runs.directory import RunDir
 from hftune.tasks.question_answer import forced_match
-from hftune.tasks.seen import pretraining_of
 
 Hftune = Callable[..., tuple[int, str, str]]
 
@@ -218,25 +215,6 @@ def test_another_vocabulary_is_refused(there: Path, hftune: Hftune, tmp_path: Pa
     (tmp_path / "dev.tsv").write_text("Where was a born?\tb\n")
     code, _, err = hftune("finetune", "--from", "pretrained", "--data", str(tmp_path), *other, "--dry-run")
     assert code == 2 and "vocabulary is not that of the checkpoint" in err
-
-
-def test_what_was_read_is_followed_back_to_its_beginning(tmp_path: Path) -> None:
-    """Every text counts that the weights were trained on, and of a text only what training sees."""
-    (tmp_path / "first.txt").write_text(f"Ann Ash is first.\n{'x' * 112} Bob Bay\n")
-    (tmp_path / "second.txt").write_text("Cy Cole is second.\n")
-    before, names = "scratch:mingpt", ("Ann Ash", "Bob Bay", "Cy Cole")
-    for text in ("first", "second"):
-        run = RunDir.create(tmp_path / text)
-        values = {"task.kind": "span", "data.name": str(tmp_path / f"{text}.txt"), "model.name": before}
-        run.write_recipe(load_recipe(None, values))
-        before = str(run.path)
-    once, twice = (pretraining_of(ModelSection(name=str(tmp_path / text))) for text in ("first", "second"))
-    assert once.about == "first.txt" and twice.about == "first.txt, then second.txt"
-    assert once.texts is not None and twice.texts is not None
-    assert names_in_text(names, once.texts) == {"Ann Ash"}, "Bob Bay stands behind the longest cut"
-    assert names_in_text(names, twice.texts) == {"Ann Ash", "Cy Cole"}
-    (tmp_path / "first.txt").unlink()
-    assert pretraining_of(ModelSection(name=before)).texts is None, "a part that is not known leaves all unknown"
 
 
 @pytest.mark.parametrize("attention", [*ATTENTION, "gpt2"])

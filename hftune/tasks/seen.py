@@ -18,7 +18,7 @@ from hftune.errors import HftuneError
 from hftune.evaluation.knowledge import SEEN, name_in, names_in_text, question_template
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.naming import public_name
-from hftune.tasks.span_corruption import seen_of_each
+from hftune.tasks.longest_cut import seen_parts
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,14 @@ def pretraining_of(model: ModelSection) -> Pretraining:
         corpus = load_texts(recipe.data, drop_short=True)
     except HftuneError as error:
         return Pretraining(f"the corpus of {public_name(model.name)} can't be read ({error.message})", None)
-    end = seen_of_each(recipe)  # what stands behind the longest cut was never seen
+    try:
+        read = seen_parts(recipe, corpus.train)
+    except HftuneError as error:
+        return Pretraining(f"how far {public_name(model.name)} read is not known ({error.message})", None)
     about = public_name(recipe.data.name)
     return Pretraining(
         about if recipe.model.from_scratch else f"{before.about}, then {about}",
-        (*before.texts, *(text[:end] for text in corpus.train)),
+        (*before.texts, *read),
     )
 
 

@@ -23,10 +23,11 @@ from hftune.models.answerer import Answerer, check_marks
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.chars import count_unknown
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
-from hftune.models.presets import MinGPTPreset, preset, refuse_other_head
+from hftune.models.presets import refuse_other_head
 from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
 from hftune.runs.naming import public_name
 from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
+from hftune.tasks.longest_cut import seen_of_each
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
 from hftune.tasks.task import DataFacts, Evaluation
@@ -216,15 +217,6 @@ class SpanCorruption:
     def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
         """Sizes of the corpus, for the report."""
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
-
-
-def seen_of_each(recipe: Recipe) -> int | None:
-    """How many first characters of each document training sees; None where it sees all, or it is not known."""
-    task, model = recipe.task, recipe.model
-    shape = preset(model) if model.fresh_mingpt and model.tokenizer is None else None
-    if not isinstance(task, SpanTask) or task.window == "anywhere" or not isinstance(shape, MinGPTPreset):
-        return None
-    return int(shape.block * task.longest_share)
 
 
 def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: np.ndarray) -> list[dict[str, Any]]:

@@ -1,0 +1,62 @@
+"""What of a document span corruption ever sees: all of it, or what stands before the longest cut.
+
+``span_corruption`` says so before training, ``seen`` looks for names in what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hftune.config.recipe import Recipe
+from hftune.config.task import SpanTask
+from hftune.errors import HftuneError
+from hftune.models.load import load_config, load_tokenizer
+from hftune.models.presets import MinGPTPreset, preset
+from hftune.models.vocabulary import as_text
+from hftune.tasks.corruption import Corruption
+
+CHUNK = 256
+"""Documents that are tokenised together: where each token ends takes more memory than the tokens."""
+
+
+def seen_of_each(recipe: Recipe) -> int | None:
+    """How many first characters of each document training sees; None where it sees all, or it is not so many of each.
+
+    Told by the recipe alone: the vocabulary of fresh weights is the characters of the text.
+    """
+    task, model = recipe.task, recipe.model
+    shape = preset(model) if model.fresh_mingpt and model.tokenizer is None else None
+    if not isinstance(task, SpanTask) or task.window == "anywhere" or not isinstance(shape, MinGPTPreset):
+        return None
+    return int(shape.block * task.longest_share)
+
+
+def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
+    """What training sees of each document, whatever weights and vocabulary it starts with.
+
+    Raises:
+        HftuneError: The weights, whose block draws the line, can't be found any more.
+    """
+    task = recipe.task
+    if not isinstance(task, SpanTask) or task.window == "anywhere":
+        return texts
+    characters = seen_of_each(recipe)
+    if characters is not None:
+        return [text[:characters] for text in texts]
+    # What a run was allowed to trust when it was trained says nothing about whoever asks now.
+    model = recipe.model.model_copy(update={"trust_remote_code": False, "allow_pickle": False})
+    tokenizer = load_tokenizer(model, ())
+    if not tokenizer.is_fast:
+        raise HftuneError(
+            f"the tokenizer of {model.name} does not tell where its tokens end",
+            hint="take a checkpoint that has a fast tokenizer",
+        )
+    block = int(load_config(model, tokenizer).max_position_embeddings)
+    longest = Corruption.of(task, block).longest
+    found: list[str] = []
+    for start in range(0, len(texts), CHUNK):
+        part = list(texts[start : start + CHUNK])
+        how = {"add_special_tokens": False, "verbose": False, "return_offsets_mapping": True, **as_text(tokenizer)}
+        for text, places in zip(part, tokenizer(part, **how)["offset_mapping"], strict=True):
+            found.append(text if len(places) <= longest else text[: places[longest - 1][1]])
+    return found

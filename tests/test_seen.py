@@ -1,0 +1,85 @@
+"""Where a model can have met a name: followed back through its runs, to what they read and what they were asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_answerer import BLOCK, tiny
+
+from hftune.config import load_recipe
+from hftune.config.model import ModelSection
+from hftune.evaluation.knowledge import names_in_text
+from hftune.models.causal import save_causal_lm
+from hftune.models.chars import build_char_tokenizer
+from hftune.models.vocabulary import Learning, byte_level
+from hftune.runs.directory import RunDir
+from hftune.tasks.longest_cut import seen_parts
+from hftune.tasks.seen import pretraining_of
+
+NAMES = ("Ann Ash", "Bob Bay", "Cy Cole", "Dee Dun")
+FURTHEST = 35
+"""Characters of a document that are seen: 0.875 of the block."""
+
+
+def read(place: Path, name: str, text: str, start: str = "scratch:mingpt", **values: object) -> str:
+    """A run that is taken for pretrained on a text, and its path."""
+    (place / f"{name}.txt").write_text(text)
+    run = RunDir.create(place / name)
+    shape = {"model.block": BLOCK} if start.startswith("scratch:") else {}
+    data = {"task.kind": "span", "data.name": str(place / f"{name}.txt"), "model.name": start}
+    run.write_recipe(load_recipe(None, {**data, **shape, **values}))
+    tokenizer = build_char_tokenizer([text, *NAMES], block_size=BLOCK)
+    save_causal_lm(tiny(tokenizer), tokenizer, run.model, task="span")
+    return str(run.path)
+
+
+def met(run: str) -> set[str]:
+    texts = pretraining_of(ModelSection(name=run)).texts
+    assert texts is not None
+    return names_in_text(NAMES, texts)
+
+
+def test_what_was_read_is_followed_back_to_its_beginning(tmp_path: Path) -> None:
+    """Every text counts that the weights were trained on, and of a text only what training sees."""
+    first = read(tmp_path, "first", f"Ann Ash is first.\n{'x' * FURTHEST} Bob Bay\n")
+    second = read(tmp_path, "second", f"Cy Cole is second.\n{'x' * (FURTHEST - 4)} Dee Dun\n", first)
+    assert met(first) == {"Ann Ash"}, "Bob Bay stands behind the longest cut"
+    assert met(second) == {"Ann Ash", "Cy Cole"}, "weights of a run have a block too"
+    assert pretraining_of(ModelSection(name=first)).about == "first.txt"
+    assert pretraining_of(ModelSection(name=second)).about == "first.txt, then second.txt"
+    anywhere = read(tmp_path, "anywhere", f"{'x' * 200} Dee Dun\n", first, **{"task.window": "anywhere"})
+    assert met(anywhere) == {"Ann Ash", "Dee Dun"}
+    (tmp_path / "first.txt").unlink()
+    assert pretraining_of(ModelSection(name=second)).texts is None, "a part that is not known leaves all unknown"
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_the_last_character_before_the_cut_is_seen(tmp_path: Path, room: int) -> None:
+    first = read(tmp_path, "first", "nobody\n")
+    again = read(tmp_path, "again", f"{'x' * (FURTHEST - 8 + room)} Bob Bay born\n", first)
+    assert met(again) == (set() if room else {"Bob Bay"})
+
+
+def test_a_vocabulary_of_pieces_is_cut_by_its_tokens(tmp_path: Path) -> None:
+    texts = ["the café by the sea " * 20, "the sea"]
+    tokenizer = byte_level(lambda: texts, Learning(300))
+    tokenizer.save_pretrained(tmp_path / "pieces")
+    values = {"task.kind": "span", "model.name": "scratch:mingpt", "model.block": BLOCK}
+    recipe = load_recipe(None, {**values, "model.tokenizer": str(tmp_path / "pieces")})
+    ids = tokenizer(texts[0])["input_ids"]
+    assert seen_parts(recipe, texts) == [tokenizer.decode(ids[:FURTHEST]), "the sea"]
+    assert len(ids) > FURTHEST and len(seen_parts(recipe, texts)[0]) > FURTHEST
+
+
+def test_code_beside_a_run_is_not_run_because_its_recipe_says_so(tmp_path: Path) -> None:
+    first = read(tmp_path, "first", "nobody\n")
+    second = read(tmp_path, "second", "Ann Ash\n", first, **{"model.trust_remote_code": True})
+    config = {"model_type": "strange", "auto_map": {"AutoConfig": "strange.Strange"}}
+    (tmp_path / "first" / "model" / "config.json").write_text(json.dumps(config))
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import PreTrainedConfig as Strange\n"
+    (tmp_path / "first" / "model" / "strange.py").write_text(code)
+    found = pretraining_of(ModelSection(name=second))
+    assert found.texts is None and "how far second read is not known" in found.about
+    assert not (tmp_path / "ran").exists()
