@@ -5,6 +5,7 @@ Called by ``hftune.inference``, which knows by the kind of a model that it is on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,12 +18,17 @@ from hftune.errors import HftuneError
 from hftune.evaluation.baselines import commonest_answer, constant_answer
 from hftune.evaluation.knowledge import answers_collapsed, knowledge
 from hftune.models.answerer import Answerer
+from hftune.models.chars import unknown_in
+from hftune.models.positions import max_positions
 from hftune.outcomes import Prediction, Request, Scores
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.naming import safe
 from hftune.tasks.answers import answer_split
+from hftune.tasks.question_checks import refuse_long, refuse_marks, texts_of
 from hftune.tasks.seen import Pretraining, Seen
 from hftune.training.progress import Listener
+
+logger = logging.getLogger(__name__)
 
 CHUNK = 2048
 """Questions that are sorted by length together."""
@@ -35,6 +41,8 @@ def stream(answerer: Answerer, rows: Iterable[dict[str, str]], *, batch_size: in
         if any("text_pair" in row for row in chunk):
             raise HftuneError("a question has one text, got a second one", hint="leave the second texts out")
         questions = [row["text"] for row in chunk]
+        if told := unknown_in(answerer.tokenizer, questions, "the questions"):
+            logger.warning(told)
         for question, answer in zip(questions, answerer.answers(questions, batch_size=batch_size), strict=True):
             yield Prediction(question, None, answer.text, {answer.text: answer.confidence})
 
@@ -64,6 +72,10 @@ def evaluate(request: Request, listener: Listener) -> Scores:
         assert request.data is not None, "one of the two was given"
         source = request.data
         split, rows = load_question_split(QuestionData(name=source), request.split)
+    refuse_marks(rows)
+    refuse_long(rows, answerer.tokenizer, max_positions(answerer.model.config))
+    if told := unknown_in(answerer.tokenizer, texts_of(rows), rows.where):
+        listener.warn(told)
     if own is None or trained is None:
         seen = Seen(None, frozenset(), Pretraining(f"{request.model} is not a run", None))
     else:

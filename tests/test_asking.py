@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tiny_answerer import plant, rows
 
+from hftune.models.answerer import Answerer
+
 Hftune = Callable[..., tuple[int, str, str]]
 
 
@@ -44,3 +46,39 @@ def test_a_line_of_a_tsv_that_is_no_question_is_named(asked: Path, here: Path, h
     (here / "ask.tsv").write_text("Where was Ann Ash born?\nWhere was Bob Bay born?\tOslo\n")
     code, _, err = hftune("predict", str(asked), "--file", "ask.tsv")
     assert code == 2 and "'ask.tsv', line 2: has a tab, but" in err
+
+
+UNKNOWN = "4 of 20 characters are unknown to the tokenizer: 'ó' (U+00F3) × 1, 'ć' (U+0107) × 1"
+
+
+def test_characters_that_the_model_can_not_tell_apart_are_said(asked: Path, here: Path, hftune: Hftune) -> None:
+    code, _, err = hftune("predict", str(asked), "Where was Żółć born?")
+    assert code == 0 and f"the questions: {UNKNOWN}" in err, err
+    (here / "other.tsv").write_text("Where was Żółć born?\n")
+    code, _, err = hftune("evaluate", str(asked), "--data", "other.tsv")
+    assert code == 0 and f"WARNING: other.tsv: {UNKNOWN}" in err, err
+    (here / "known.tsv").write_text("Where was Ann born?\tŁódź\n")
+    code, _, err = hftune("evaluate", str(asked), "--data", "known.tsv")
+    assert code == 0 and "known.tsv: 4 of 23 characters" in err, "an answer that could never be given"
+    code, _, err = hftune("predict", str(asked), "Where was Ann Ash born?")
+    assert code == 0 and "unknown" not in err
+
+
+def test_a_mark_is_not_set_twice(asked: Path, here: Path, hftune: Hftune) -> None:
+    code, _, err = hftune("predict", str(asked), "Where was Ann Ash born?⁇")
+    assert code == 2 and "a question holds ⁇" in err and "leave ⁇ out" in err
+    (here / "other.tsv").write_text("Where was Ann Ash born?\nWhere was Bob⁇ born?\n")
+    code, _, err = hftune("evaluate", str(asked), "--data", "other.tsv")
+    assert code == 2 and "'other.tsv', line 2: holds ⁇" in err
+
+
+def test_a_row_that_does_not_fit_is_named_before_anything_is_answered(
+    asked: Path, here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Answerer, "answers", lambda *given, **settings: pytest.fail("it was asked"))
+    (here / "long.tsv").write_text("Where was Ann born?\tRome\nWhere was Bob Bay born?\tBonn or Rome or Oslo\n")
+    code, _, err = hftune("evaluate", str(asked), "--data", "long.tsv")
+    assert code == 2 and "'long.tsv', line 2: question and answer have 45 tokens" in err
+    (here / "long.tsv").write_text(f"Where was {'Ann ' * 10} born?\n")
+    code, _, err = hftune("evaluate", str(asked), "--data", "long.tsv")
+    assert code == 2 and "'long.tsv', line 1: the question has" in err

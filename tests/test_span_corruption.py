@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 
 from hftune import cli
 from hftune.config import Recipe, load_recipe
+from hftune.config.model import ModelSection
 from hftune.config.task import SpanTask
 from hftune.data.corpus import load_corpus
 from hftune.errors import HftuneError
 from hftune.evaluation.language import Counts, counting_baselines, language_scores
+from hftune.inference import evaluate
 from hftune.models.chars import MASK, build_char_tokenizer
 from hftune.models.token_scores import NextTokenBatches
+from hftune.outcomes import Request
 from hftune.pipeline import assemble, train
 from hftune.runs.directory import RunDir
 from hftune.tasks import TASKS
@@ -246,6 +249,19 @@ def test_characters_that_are_not_learned_are_said(
     build_char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
     with pytest.raises(HftuneError, match="characters are unknown to the tokenizer"):
         assemble(recipe(corpus_file, **{"model.tokenizer": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent())
+
+
+def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
+    corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "train.txt").write_text(corpus_file.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "valid.txt").write_text("Zoë lives in Rome .\n", encoding="utf-8")
+    train(recipe(tmp_path, **{"train.max_steps": 1}), tmp_path / "run")
+    assert caplog.text.count("characters are unknown") == 1, "not again when the run is scored"
+    (tmp_path / "other.txt").write_text("Bo lives in Åbo .\n", encoding="utf-8")
+    settings = ModelSection(name=str(tmp_path / "run"))
+    evaluate(Request(settings.name, settings, str(tmp_path / "other.txt")))
+    assert "other.txt: 1 of 17 characters are unknown to the tokenizer: 'Å' (U+00C5) × 1" in caplog.text
 
 
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:

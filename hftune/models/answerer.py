@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.causal import load_saved_lm, save_causal_lm
+from hftune.models.chars import MASK
 from hftune.models.decoding import Decoding, Row, context_of, decode
 from hftune.models.token_scores import NextTokenBatches, score_sequences
 from hftune.models.vocabulary import as_text
@@ -51,6 +52,12 @@ class Answerer:
         advance: Callable[[int], None] = lambda rows: None,
     ) -> list[Answer]:
         """The likeliest answer letter by letter, in the order of the questions, whatever the batch size."""
+        marked = next((question for question in questions if MASK in question), None)
+        if marked is not None:
+            raise HftuneError(
+                f"a question holds {MASK}, which is set behind every question anyway: {marked[:60]!r}",
+                hint=f"leave {MASK} out; it is typed for transformers' pipeline only",
+            )
         prompts = [ids for ids, _ in sequences(self.tokenizer, questions)]
         block = context_of(self.model)
         for question, prompt in zip(questions, prompts, strict=True):

@@ -107,3 +107,9 @@ def count_unknown(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], *, e
     unknown = [(char, seen[char]) for char, ids in zip(characters, encoded, strict=False) if sign in ids]
     ranked = sorted(unknown, key=lambda item: -item[1])
     return UnknownCharacters(sum(times for _, times in unknown), seen.total(), tuple(ranked[:examples]))
+
+
+def unknown_in(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], where: str) -> str | None:
+    """What to warn of where some text holds characters that the model can't tell apart; None where all are known."""
+    found = count_unknown(tokenizer, texts)
+    return f"{where}: {found.describe()}; the model sees one sign for all of them" if found.count else None

@@ -50,7 +50,8 @@ class QuestionAnswering:
     def load_data(self) -> QuestionSplits:
         """Read and check the questions."""
         data = load_questions(self.section)
-        refuse_marks(data)
+        for rows in data.named.values():
+            refuse_marks(rows)
         return data
 
     def describe(self, data: QuestionSplits) -> DataFacts:
@@ -166,7 +167,9 @@ class QuestionAnswering:
                 f"task.select_by is {recipe.task.select_by!r}, which is not among the dev scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
-        refuse_long(data, tokenizer, max_positions(load_config(recipe.model, tokenizer)))
+        block = max_positions(load_config(recipe.model, tokenizer))
+        for rows in data.named.values():
+            refuse_long(rows, tokenizer, block)
         refuse_unknown(data, tokenizer, recipe.model.name)
 
 

@@ -1,4 +1,7 @@
-"""What is wrong with questions for a certain model, said before training. Called by the task that answers them."""
+"""What is wrong with questions for a certain model, said before it is trained on them or asked.
+
+Called by the task that answers questions and by ``hftune.answering``.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +9,39 @@ import logging
 
 from transformers import PreTrainedTokenizerBase
 
-from hftune.data.questions import QuestionSplits
+from hftune.data.questions import Questions, QuestionSplits
 from hftune.errors import HftuneError
 from hftune.models.answerer import sequences, too_long
-from hftune.models.chars import MASK, count_unknown
+from hftune.models.chars import MASK, count_unknown, unknown_in
 
 logger = logging.getLogger(__name__)
 
 
-def refuse_marks(data: QuestionSplits) -> None:
+def refuse_marks(rows: Questions) -> None:
     """The mark ends question and answer, so it can't be a part of either."""
-    for rows in data.named.values():
-        texts = zip(rows.questions, rows.answers or [""] * len(rows), rows.lines, strict=True)
-        line = next((line for question, answer, line in texts if MASK in question + answer), None)
-        if line is not None:
-            raise HftuneError(
-                f"{rows.where!r}, line {line}: holds {MASK}, which marks the end of question and answer",
-                hint="leave that character out of the data",
-            )
+    texts = zip(rows.questions, rows.answers or [""] * len(rows), rows.lines, strict=True)
+    line = next((line for question, answer, line in texts if MASK in question + answer), None)
+    if line is not None:
+        raise HftuneError(
+            f"{rows.where!r}, line {line}: holds {MASK}, which marks the end of question and answer",
+            hint="leave that character out of the data",
+        )
 
 
-def refuse_long(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, block: int | None) -> None:
-    """A row that does not fit the model's block would be cut, or crash, long after the run began."""
+def refuse_long(rows: Questions, tokenizer: PreTrainedTokenizerBase, block: int | None) -> None:
+    """A row that does not fit the model's block would be cut, or crash, long after the work began."""
     if block is None:
         return
-    for rows in data.named.values():
-        encoded = sequences(tokenizer, rows.questions, rows.answers)
-        for (ids, asked), question, line in zip(encoded, rows.questions, rows.lines, strict=True):
-            if asked >= block:
-                raise too_long(question, asked, block, where=f"{rows.where!r}, line {line}")
-            if len(ids) > block:
-                raise HftuneError(
-                    f"{rows.where!r}, line {line}: question and answer have {len(ids)} tokens with their marks, the "
-                    f"model's block has {block}: {question[:60]!r}",
-                    hint="shorten the row or leave it out, or take a model with a larger block",
-                )
+    encoded = sequences(tokenizer, rows.questions, rows.answers)
+    for (ids, asked), question, line in zip(encoded, rows.questions, rows.lines, strict=True):
+        if asked >= block:
+            raise too_long(question, asked, block, where=f"{rows.where!r}, line {line}")
+        if len(ids) > block:
+            raise HftuneError(
+                f"{rows.where!r}, line {line}: question and answer have {len(ids)} tokens with their marks, the "
+                f"model's block has {block}: {question[:60]!r}",
+                hint="shorten the row or leave it out, or take a model with a larger block",
+            )
 
 
 def refuse_unknown(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
@@ -51,8 +52,11 @@ def refuse_unknown(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, nam
             f"{name} has another vocabulary than the training answers of {data.source}: {answers.describe()}",
             hint="pretrain on a corpus that holds these characters, or leave those rows out",
         )
-    others = [question for rows in data.named.values() for question in rows.questions]
-    others += [answer for rows in data.named.values() for answer in rows.answers or ()]
-    found = count_unknown(tokenizer, others)
-    if found.count:
-        logger.warning("%s: %s; the model sees one sign for all of them", data.source, found.describe())
+    others = [text for rows in data.named.values() for text in texts_of(rows)]
+    if told := unknown_in(tokenizer, others, data.source):
+        logger.warning(told)
+
+
+def texts_of(rows: Questions) -> list[str]:
+    """Questions and answers, where there are some."""
+    return [*rows.questions, *(rows.answers or ())]

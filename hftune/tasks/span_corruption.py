@@ -21,7 +21,7 @@ from hftune.errors import HftuneError
 from hftune.evaluation.language import counting_baselines, language_scores
 from hftune.models.answerer import Answerer, check_marks
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
-from hftune.models.chars import count_unknown
+from hftune.models.chars import count_unknown, unknown_in
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.presets import refuse_other_head
 from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
@@ -51,6 +51,7 @@ class SpanCorruption:
         self.recipe = recipe
         self.task_section = expect(recipe.task, SpanTask)
         self.data_section = expect(recipe.data, CorpusData)
+        self._warned: set[str] = set()
 
     def load_data(self) -> Corpus:
         """Read, check and split the documents."""
@@ -146,6 +147,7 @@ class SpanCorruption:
         """Score the saved model on each split, and let it write the spans of some documents."""
         section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
         model, tokenizer, _ = load_saved_lm(str(folder), section)
+        self._warn_of_unknown(data, splits, tokenizer)
         collate = NextTokenBatches(int(tokenizer.pad_token_id))
         scores: dict[str, dict[str, Any]] = {}
         predictions: dict[str, list[dict[str, Any]]] = {}
@@ -178,16 +180,23 @@ class SpanCorruption:
                 hint=f"{model.tokenizer or model.name} has a vocabulary of its own: take text of these characters, or "
                 "start fresh with --model scratch:mingpt and no --tokenizer",
             )
-        for name in ("dev", "test"):
-            unknown = count_unknown(tokenizer, data.named.get(name, ()))
-            if unknown.count:
-                logger.warning("%s: %s; the model sees one sign for all of them", name, unknown.describe())
+        self._warn_of_unknown(data, [name for name in ("dev", "test") if name in data.named], tokenizer)
         known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1])}
         if self.task_section.select_by not in known:
             raise HftuneError(
                 f"task.select_by is {self.task_section.select_by!r}, which is not among the dev scores",
                 hint=f"use one of: {', '.join(sorted(known))}",
             )
+
+    def _warn_of_unknown(self, data: Corpus, splits: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
+        """Once for each split: before training, and for a run that is scored on other text before that."""
+        for split in splits:
+            # Training knows all characters of its text: these are of other text, which has no splits.
+            where = data.source if split == "train" else split
+            told = unknown_in(tokenizer, data.named[split], where)
+            if told and split not in self._warned:
+                logger.warning(told)
+            self._warned.add(split)
 
     def _corruption(self, tokenizer: PreTrainedTokenizerBase) -> Corruption:
         config = load_config(self.recipe.model, tokenizer)
