@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 
 from hftune.config.data import QuestionData
-from hftune.config.model import ModelSection
 from hftune.config.section import expect
 from hftune.data.questions import Questions, load_question_split, load_questions
 from hftune.errors import HftuneError
@@ -25,7 +24,7 @@ from hftune.runs.directory import RunDir, is_run
 from hftune.runs.naming import safe
 from hftune.tasks.answers import answer_split
 from hftune.tasks.question_checks import refuse_long, refuse_marks, texts_of
-from hftune.tasks.seen import Pretraining, Seen
+from hftune.tasks.seen import Seen
 from hftune.training.progress import Listener
 
 logger = logging.getLogger(__name__)
@@ -58,29 +57,17 @@ def evaluate(request: Request, listener: Listener) -> Scores:
     answerer = Answerer.load(request.model, request.settings)
     listener.stage("loading data")
     own = _own_data(request.model)
-    if request.data is None and own is None:
-        raise HftuneError(f"{request.model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
-    trained = None if own is None else load_questions(own[1])
-    if request.data is None and trained is not None and own is not None:
-        split = request.split or ("test" if trained.test is not None and trained.test.answers is not None else "dev")
-        if split not in trained.named:
-            raise HftuneError(
-                f"the run has no {split} split", hint=f"choose one with --split: {', '.join(trained.named)}"
-            )
-        source, rows = own[1].name, trained.named[split]
+    if request.data is None:
+        source, split, rows = _own_split(request, own)
     else:
-        assert request.data is not None, "one of the two was given"
         source = request.data
         split, rows = load_question_split(QuestionData(name=source), request.split)
     refuse_marks(rows)
     refuse_long(rows, answerer.tokenizer, max_positions(answerer.model.config))
     if told := unknown_in(answerer.tokenizer, texts_of(rows), rows.where):
         listener.warn(told)
-    if own is None or trained is None:
-        seen = Seen(None, frozenset(), Pretraining(f"{request.model} is not a run", None))
-    else:
-        seen = Seen.of(own[0], own[1], trained.train.questions)
-        _warn_of_overlap(trained.train, rows, split, listener)
+    _warn_of_overlap(own, rows, split, listener)
+    seen = Seen.behind(request.settings, rows.questions)
     for note in seen.notes:
         listener.note(note)
     predictions, scores = answer_split(answerer, rows, seen, request.batch_size, listener, split)
@@ -93,7 +80,7 @@ def evaluate(request: Request, listener: Listener) -> Scores:
         predictions=predictions,
         extras={"knowledge": {split: knowledge(predictions)}},
         lines=[" ".join(row["label"].split()) for row in predictions],
-        belongs=_file(request, split, own_data=own is not None and own[1].name == source),
+        belongs=_file(request, split, own_data=own is not None and own.name == source),
     )
 
 
@@ -111,13 +98,27 @@ def _run_of(model: str) -> Path | None:
     return next((place for place in (path, path.parent) if is_run(place)), None)
 
 
-def _own_data(model: str) -> tuple[ModelSection, QuestionData] | None:
-    """Where the weights of a run came from, and the questions that it was trained on; None for what is not a run."""
+def _own_data(model: str) -> QuestionData | None:
+    """The questions that a run was trained on; None for what is not a run."""
     path = _run_of(model)
-    if path is None:
-        return None
-    recipe = RunDir.open(path).read_recipe()
-    return recipe.model, expect(recipe.data, QuestionData)
+    return None if path is None else expect(RunDir.open(path).read_recipe().data, QuestionData)
+
+
+def _own_split(request: Request, own: QuestionData | None) -> tuple[str, str, Questions]:
+    """The name of the run's own data, the name of the split, and its rows as the run had them."""
+    if own is None:
+        raise HftuneError(f"{request.model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
+    try:
+        splits = load_questions(own)
+    except HftuneError as error:
+        raise HftuneError(
+            f"the run's own data can't be read: {error.message}",
+            hint="a relative path counts from where the run was trained: go there, or name the data with --data",
+        ) from error
+    split = request.split or ("test" if splits.test is not None and splits.test.answers is not None else "dev")
+    if split not in splits.named:
+        raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits.named)}")
+    return own.name, split, splits.named[split]
 
 
 def _constant(rows: Questions) -> dict[str, dict[str, object]]:
@@ -128,9 +129,15 @@ def _constant(rows: Questions) -> dict[str, dict[str, object]]:
     return {"best constant answer": {"exact_match": constant_answer(rows.answers, answer), "answer": answer}}
 
 
-def _warn_of_overlap(train: Questions, rows: Questions, split: str, listener: Listener) -> None:
+def _warn_of_overlap(own: QuestionData | None, rows: Questions, split: str, listener: Listener) -> None:
     """Questions that the run was trained on are no test of it."""
-    trained = set(train.questions)
+    if own is None or split == "train":
+        return
+    try:
+        trained = set(load_questions(own).train.questions)
+    except HftuneError as error:
+        listener.note(f"whether the run was trained on these questions can't be told: {error.message}")
+        return
     again = sum(question in trained for question in rows.questions)
-    if again and split != "train":
+    if again:
         listener.warn(f"{again:,} of these {len(rows):,} questions are among those that the run was trained on")

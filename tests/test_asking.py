@@ -82,3 +82,29 @@ def test_a_row_that_does_not_fit_is_named_before_anything_is_answered(
     (here / "long.tsv").write_text(f"Where was {'Ann ' * 10} born?\n")
     code, _, err = hftune("evaluate", str(asked), "--data", "long.tsv")
     assert code == 2 and "'long.tsv', line 1: the question has" in err
+
+
+def test_other_questions_are_scored_where_the_own_ones_are_gone(asked: Path, here: Path, hftune: Hftune) -> None:
+    (here / "other.tsv").write_text(rows(["Ann Ash", "Cy Cole"]))
+    code, _, err = hftune("evaluate", str(asked), "--data", "other.tsv")
+    assert code == 0 and "1 of these 2 questions are among those that the run was trained on" in err
+    (here / "people").rename(here / "elsewhere")
+    code, out, err = hftune("evaluate", str(asked), "--data", "other.tsv", "--json")
+    assert code == 0 and "whether the run was trained on these questions can't be told" in err, err
+    assert "the training questions of asked can't be read" in err
+    (group,) = json.loads(out)["knowledge"]["all"]["groups"]
+    assert (group["seen_in_pretraining"], group["seen_in_finetuning"]) == (False, None)
+    code, _, err = hftune("evaluate", str(asked))
+    assert code == 2 and "the run's own data can't be read" in err and "--data" in err
+
+
+def test_a_model_that_is_no_run_takes_the_form_of_what_it_is_asked(asked: Path, here: Path, hftune: Hftune) -> None:
+    (asked / "model").rename(here / "alone")
+    (here / "other.tsv").write_text(rows(["Ann Ash", "Cy Cole"]))
+    code, _, err = hftune("evaluate", "alone", "--data", "other.tsv")
+    assert code == 0 and "template" not in err, err
+    assert "which names were seen in pretraining is not known: alone is not a run" in err
+    assert "which names were seen in fine-tuning is not wholly known: alone is not a run" in err
+    (here / "other.tsv").write_text("Where was Ann born?\nWas Bob born here?\n")
+    code, _, err = hftune("evaluate", "alone", "--data", "other.tsv")
+    assert code == 0 and "hftune finetune --set data.template=" in " ".join(err.split())

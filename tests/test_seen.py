@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_answerer import BLOCK, tiny
+from tiny_answerer import BLOCK, plant, rows, tiny
 
 from hftune.config import load_recipe
+from hftune.config.data import QuestionData
 from hftune.config.model import ModelSection
+from hftune.data.questions import load_questions
 from hftune.evaluation.knowledge import names_in_text
 from hftune.models.causal import save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.vocabulary import Learning, byte_level
 from hftune.runs.directory import RunDir
+from hftune.tasks import TASKS
 from hftune.tasks.longest_cut import seen_parts
-from hftune.tasks.seen import pretraining_of
+from hftune.tasks.seen import Seen, finetuning_of, pretraining_of
 
 NAMES = ("Ann Ash", "Bob Bay", "Cy Cole", "Dee Dun")
 FURTHEST = 35
@@ -83,3 +86,56 @@ def test_code_beside_a_run_is_not_run_because_its_recipe_says_so(tmp_path: Path)
     found = pretraining_of(ModelSection(name=second))
     assert found.texts is None and "how far second read is not known" in found.about
     assert not (tmp_path / "ran").exists()
+
+
+def keep(run: str, fingerprint: str) -> None:
+    """metrics.json as training leaves it, as far as it matters here."""
+    RunDir(Path(run)).write_metrics({"verified": True, "data": {"fingerprints": {"train": fingerprint}}})
+
+
+@pytest.mark.parametrize("objective", ["span", "clm"])
+def test_text_that_has_changed_since_tells_nothing(tmp_path: Path, objective: str) -> None:
+    lines = "Ann Ash is first.\nno\nBob Bay is second.\n"  # one is too short for a span
+    drop = {"task.short_documents": "drop"} if objective == "span" else {}
+    run = read(tmp_path, "first", lines, **{"task.kind": objective, **drop})
+    task = TASKS[objective](RunDir(Path(run)).read_recipe())
+    keep(run, task.describe(task.load_data()).fingerprints["train"])
+    assert met(run) == {"Ann Ash", "Bob Bay"}, "as it was"
+    (tmp_path / "first.txt").write_text(lines + "Cy Cole came later.\n")
+    found = pretraining_of(ModelSection(name=run))
+    assert found.texts is None and found.about == "the corpus of first has changed since it was read"
+
+
+def ask(place: Path, name: str, people: list[str], start: str = "scratch:mingpt") -> str:
+    """A run that is taken for fine-tuned on questions about these people, and its path."""
+    data = place / f"{name}-data"
+    data.mkdir()
+    (data / "train.tsv").write_text(rows(people))
+    (data / "dev.tsv").write_text(rows(["Flo Fox"]))
+    return str(plant(place / name, data, start).path)
+
+
+def test_questions_of_every_run_behind_a_model_count(tmp_path: Path) -> None:
+    first = ask(tmp_path, "first", ["Ann Ash", "Bob Bay"])
+    second = ask(tmp_path, "second", ["Cy Cole", "Dee Dun"], first)
+    found = finetuning_of(ModelSection(name=second))
+    assert found.names == {"Ann Ash", "Bob Bay", "Cy Cole", "Dee Dun"} and found.missing is None
+    questions = [f"Where was {name} born?" for name in ("Ann Ash", "Eve Elm", "Flo Fox")]
+    seen = Seen.of(ModelSection(name=first), QuestionData(name="none"), [questions[1], "Where was Jo Joy born?"])
+    assert [row["seen_in_finetuning"] for row in seen.where(questions)] == [True, True, False]
+
+    (tmp_path / "first-data" / "train.tsv").unlink()
+    seen = Seen.behind(ModelSection(name=second), questions)
+    known = [f"Where was {name} born?" for name in ("Cy Cole", "Ann Ash")]
+    assert [row["seen_in_finetuning"] for row in seen.where(known)] == [True, None]
+    assert "the training questions of first can't be read" in seen.notes[0]
+
+
+def test_questions_that_have_changed_since_tell_nothing(tmp_path: Path) -> None:
+    run = ask(tmp_path, "asked", ["Ann Ash", "Bob Bay"])
+    data = tmp_path / "asked-data"
+    keep(run, load_questions(QuestionData(name=str(data))).train.fingerprint())
+    assert finetuning_of(ModelSection(name=run)).names == {"Ann Ash", "Bob Bay"}
+    (data / "train.tsv").write_text(rows(["Ann Ash", "Cy Cole"]))
+    found = finetuning_of(ModelSection(name=run))
+    assert found.asked("Cy Cole") is None and found.missing == "the training questions of asked have changed since"
