@@ -43,7 +43,7 @@ def stream(answerer: Answerer, rows: Iterable[dict[str, str]], *, batch_size: in
         if told := unknown_in(answerer.tokenizer, questions, "the questions"):
             logger.warning(told)
         for question, answer in zip(questions, answerer.answers(questions, batch_size=batch_size), strict=True):
-            yield Prediction(question, None, answer.text, {answer.text: answer.confidence})
+            yield Prediction(question, None, answer.text, {answer.text: answer.confidence}, answer.ended)
 
 
 def evaluate(request: Request, listener: Listener) -> Scores:

@@ -18,6 +18,8 @@ class Prediction:
     text_pair: str | None
     label: str
     probabilities: dict[str, float]
+    ended: bool = True
+    """Whether a written answer came to its end; false for one that was cut off."""
 
     @property
     def confidence(self) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +17,15 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from hftune.config import load_recipe
 from hftune.config.data import QuestionData
 from hftune.errors import HftuneError
+from hftune.models import decoding
 from hftune.models.answerer import Answerer, sequences
 from hftune.models.causal import load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
+from hftune.models.decoding import _shared
 from hftune.models.mingpt import ATTENTION
 from hftune.models.token_scores import NextTokenBatches
 from hftune.runs.directory import RunDir
+from hftune.runs.sections.knowledge import _answers as listed
 from hftune.tasks.question_answer import forced_match
 
 Hftune = Callable[..., tuple[int, str, str]]
@@ -217,8 +223,12 @@ def test_another_vocabulary_is_refused(there: Path, hftune: Hftune, tmp_path: Pa
     assert code == 2 and "vocabulary is not that of the checkpoint" in err
 
 
+COMMON = ["abcd efgh?", "abcd hg?", "abcd efgh ab?", "abcd gg?"]
+"""Questions that begin alike, of different lengths: what they share is run once."""
+
+
 @pytest.mark.parametrize("attention", [*ATTENTION, "gpt2"])
-def test_batches_and_cache_change_no_answer(attention: str) -> None:
+def test_batches_and_cache_change_no_answer(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = build_char_tokenizer(["abcdefgh ?"], block_size=BLOCK)
     if attention == "gpt2":  # counts positions from the left, padding among them, unless it is told
         torch.manual_seed(0)
@@ -227,26 +237,68 @@ def test_batches_and_cache_change_no_answer(attention: str) -> None:
     else:
         model = tiny(tokenizer, attention)
     answerer = Answerer(model.eval(), tokenizer, longest=12)
-    questions = ["a?", "bcd efgh?", "h" * 20 + "?", "abc?", "g" * 34]
-    together = answerer.answers(questions)
-    for question, answer in zip(questions, together, strict=True):
-        (alone,) = answerer.answers([question], batch_size=1)
-        assert alone.text == answer.text and alone.confidence == pytest.approx(answer.confidence, rel=1e-3)
-        # Without any cache, one token at a time.
-        ids, sure = sequences(tokenizer, [question])[0][0], 1.0
-        room = min(12, BLOCK - len(ids))
-        said: list[int] = []
+    shared: list[int] = []
+
+    def watched(*given: Any) -> tuple[Any, int]:
+        shared.append((found := _shared(*given))[1])
+        return found
+
+    monkeypatch.setattr(decoding, "_shared", watched)
+    for questions in (["a?", "bcd efgh?", "h" * 20 + "?", "abc?", "g" * 34], COMMON):
+        shared.clear()
+        together = answerer.answers(questions)
+        assert max(shared) == (5 if questions is COMMON else 0)
+        for question, answer in zip(questions, together, strict=True):
+            (alone,) = answerer.answers([question], batch_size=1)
+            assert (alone.text, alone.ended) == (answer.text, answer.ended)
+            assert alone.confidence == pytest.approx(answer.confidence, rel=1e-3)
+            text, sure, ended = one_by_one(answerer, question)
+            assert (text, ended) == (answer.text, answer.ended)
+            assert answer.confidence == pytest.approx(sure, rel=1e-3)
+
+
+def one_by_one(answerer: Answerer, question: str) -> tuple[str, float, bool]:
+    """Answer, its probability with the end mark, and whether it ended: without any cache, one token at a time."""
+    ids, sure = sequences(answerer.tokenizer, [question])[0][0], 1.0
+    room = min(answerer.longest, BLOCK - len(ids))
+    said: list[int] = []
+    while True:
         with torch.inference_mode():
-            for _ in range(room):
-                chances = (
-                    answerer.model(input_ids=torch.tensor([ids + said]), use_cache=False).logits[0, -1].softmax(-1)
-                )
-                sure *= float(chances.max())
-                if int(chances.argmax()) == MARK:
-                    break
-                said.append(int(chances.argmax()))
-        assert tokenizer.decode(said).strip() == answer.text
-        assert answer.confidence == pytest.approx(sure, rel=1e-3)
+            logits = answerer.model(input_ids=torch.tensor([ids + said]), use_cache=False).logits[0, -1]
+        chances, best = logits.softmax(-1), int(logits.argmax())
+        if best == MARK or len(said) == room:
+            return answerer.tokenizer.decode(said).strip(), sure * float(chances[MARK]), len(said) < room
+        sure *= float(chances[best])
+        said.append(best)
+
+
+def test_the_confidence_of_an_answer_is_that_of_its_text_as_the_right_one(tuned: Path, there: Path) -> None:
+    """Also of one that was cut off: nothing else could be compared with a line that --min-confidence draws."""
+    whole = Answerer.load("tuned", device="cpu")
+    questions = ["Where was Ann Ash born?", "Where was Bob Bay born?"]
+    for longest, said in ((8, ["Rome", "Oslo"]), (3, ["Rom", "Osl"])):
+        answers = Answerer(whole.model, whole.tokenizer, longest).answers(questions)
+        assert [answer.text for answer in answers] == said
+        assert [answer.ended for answer in answers] == [longest == 8] * 2
+        losses, _ = whole.losses(questions, said)
+        for answer, loss in zip(answers, losses, strict=True):
+            assert answer.confidence == pytest.approx(exp(-loss), rel=1e-3)
+            assert (answer.confidence > 0.5) == answer.ended
+
+
+def test_an_answer_that_was_cut_off_is_held_back(there: Path, tuned: Path, hftune: Hftune, tmp_path: Path) -> None:
+    copy = shutil.copytree(tuned / "model", tmp_path / "model")
+    facts = json.loads((copy / "hftune.json").read_text())
+    (copy / "hftune.json").write_text(json.dumps({**facts, "longest_answer": 3}))
+    code, out, err = hftune("predict", str(copy), "Where was Ann Ash born?", "--min-confidence", "0.5", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["label"] is None and told["abstained"] and told["ended"] is False and told["confidence"] < 0.5
+    code, _, err = hftune("evaluate", str(copy), "--data", "people/dev.tsv", "--output", str(tmp_path / "said.jsonl"))
+    assert code == 0, err
+    row = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
+    assert (row["label"], row["ended"]) == ("Rom", False) and row["confidence"] < 0.5
+    assert [one["answer"] for one in listed([row, {**row, "ended": True}])["rows"]] == ["Rom …", "Rom"], "in the report"
 
 
 def test_one_pass_tells_what_greedy_decoding_gives(tuned: Path) -> None:

@@ -138,14 +138,16 @@ def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> d
     if answer.text_pair is not None:
         row["text_pair"] = answer.text_pair
     row["label"] = answer.label if answer.confidence >= min_confidence else None
-    row |= {"confidence": answer.confidence} if kind == WRITTEN else {"probabilities": answer.probabilities}
+    written = {"confidence": answer.confidence, "ended": answer.ended}
+    row |= written if kind == WRITTEN else {"probabilities": answer.probabilities}
     return row if min_confidence == 0.0 else {**row, "abstained": row["label"] is None}
 
 
 def _show(row: dict[str, Any]) -> None:
     ranked = sorted(row.get("probabilities", {}).items(), key=lambda item: -item[1])
     shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5]) or f"{row['confidence']:.3f}"
-    said = ("(no answer)", "dim") if row["label"] is None else (visible(row["label"]), "bold")
+    cut_off = "" if row.get("ended", True) else " …"
+    said = ("(no answer)", "dim") if row["label"] is None else (f"{visible(row['label'])}{cut_off}", "bold")
     text = row["text"] if len(row["text"]) <= SHOWN_TEXT else f"{row['text'][:SHOWN_TEXT]} …"
     out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
 

@@ -20,7 +20,7 @@ PROBE_ROWS = 8
 PLAIN_TEXTS = ("the food was great but we will never come back", "Where was it, and when?")
 """What a model is asked whose run keeps no predictions: only the two answers are compared, so any text will do."""
 ANSWERS = frozenset(
-    {"id", "gold", "label", "probabilities", "confidence", "gold_probability"}
+    {"id", "gold", "label", "probabilities", "confidence", "ended", "gold_probability"}
     | {"seen_in_pretraining", "seen_in_finetuning"}
 )
 """Columns of predictions/*.jsonl that no model is asked; the others are."""

@@ -32,7 +32,9 @@ class Answer:
 
     text: str
     confidence: float
-    """Probability of the whole answer, its end mark included."""
+    """Probability of the whole answer with its end mark, which counts for an answer that was cut off too."""
+    ended: bool
+    """Whether the model ended it itself; it is cut off where it grows too long, or the block is full."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ class Answerer:
         """What follows each row of tokens, up to the next mark."""
         mark = int(self.tokenizer.mask_token_id)
         rows = [Row(prompt) for prompt in prompts]
-        how = Decoding[Row](most=self.longest, ends=frozenset({mark}), advance=advance)
+        how = Decoding[Row](most=self.longest, ends=frozenset({mark}), closing=mark, advance=advance)
         decode(self.model, rows, how, batch_size=batch_size)
         said = (self.tokenizer.decode([token for token in row.written if token != mark]).strip() for row in rows)
-        return [Answer(text, exp(row.log_probability)) for text, row in zip(said, rows, strict=True)]
+        return [Answer(text, exp(row.log_probability), row.ended) for text, row in zip(said, rows, strict=True)]
 
     def losses(
         self, questions: Sequence[str], answers: Sequence[str], *, batch_size: int = 256

@@ -55,6 +55,8 @@ class Decoding(Generic[AnyRow]):
     """Logits [B, V] of some rows → the next token of each [B]."""
     slide: bool = False
     """Whether the latter half of the context stays when it is full; prompts that are too long begin so."""
+    closing: int | None = None
+    """A token whose probability counts for rows that are cut off, as if it ended them; not where the context slides."""
     told: Callable[[AnyRow], None] = lambda row: None
     """Hears of each row that has a new token."""
     advance: Callable[[int], None] = lambda rows: None
@@ -133,6 +135,10 @@ def _run(model: PreTrainedModel, rows: list[AnyRow], how: Decoding[AnyRow], bloc
                 cache.batch_select_indices(kept)
             else:  # of a kind that can't be cut: made again
                 cache, new = None, ids
+    if how.closing is not None:
+        logits = _forward(model, takes, new, mask, cache).logits[:, -1].float()  # [B, V]
+        for row, score in zip(going, logits.log_softmax(-1)[:, how.closing].tolist(), strict=True):
+            row.log_probability += score
 
 
 def _forward(model: PreTrainedModel, takes: set[str], new: Tensor, mask: Tensor, cache: Any) -> Any:

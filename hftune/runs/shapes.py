@@ -152,6 +152,7 @@ class Prediction(Shape):
     label: str = ABSENT
     probabilities: dict[str, Number] = ABSENT
     confidence: Number = ABSENT
+    ended: bool = ABSENT
     gold_probability: Number = ABSENT
     seen_in_pretraining: bool | None = None
     seen_in_finetuning: bool | None = None

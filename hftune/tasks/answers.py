@@ -23,7 +23,7 @@ def answer_split(
     """Predictions of one split, and its scores where its answers are known.
 
     Each prediction holds the question as ``text``, the right answer as ``gold`` (where it is known), the model's as
-    ``label`` with its ``confidence``, and where the name was seen.
+    ``label`` with its ``confidence`` and whether it ``ended``, and where the name was seen.
     """
     with counting(listener, len(rows), f"answering {what}") as advance:
         answers = answerer.answers(rows.questions, batch_size=batch_size, advance=advance)
@@ -31,7 +31,7 @@ def answer_split(
     predictions: list[dict[str, Any]] = []
     for index, (question, answer) in enumerate(zip(rows.questions, answers, strict=True)):
         gold = {} if rows.answers is None else {"gold": rows.answers[index]}
-        said = {"label": answer.text, "confidence": round(answer.confidence, 6)}
+        said = {"label": answer.text, "confidence": round(answer.confidence, 6), "ended": answer.ended}
         predictions.append({"id": index, "text": question, **gold, **said, **where[index]})
     if rows.answers is None:
         return predictions, None

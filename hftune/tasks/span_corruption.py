@@ -242,6 +242,7 @@ def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: n
             "gold": spans[row],
             "label": answers[row].text,
             "confidence": round(answers[row].confidence, 6),
+            "ended": answers[row].ended,
             "loss": round(float(losses[row, 1 : len(rows[row])].mean()), 6),
             "span_loss": round(float(losses[row, told[row] : len(rows[row])].mean()), 6),
         }

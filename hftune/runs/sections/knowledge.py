@@ -115,7 +115,7 @@ def _answers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shown = [
         {
             "question": row["text"],
-            "answer": row["label"],
+            "answer": row["label"] if row.get("ended", True) else f"{row['label']} …",
             "gold": row.get("gold"),
             "right": None if row.get("gold") is None else row["label"].strip() == row["gold"].strip(),
             "confidence": row["confidence"],
