@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from hftune.config.model import ModelSection
+from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
 
 pytestmark = pytest.mark.parametrize("attention", list(ATTENTION))
@@ -176,3 +179,16 @@ def test_dropout_acts_in_training_only(attention: str) -> None:
     assert torch.equal(model(ids).logits, model(ids).logits)
     model.train()
     assert not torch.equal(model(ids).logits, model(ids).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_dropout_that_was_asked_for_is_trained_with_and_saved(attention: str, rate: float, tmp_path: Path) -> None:
+    tokenizer = build_char_tokenizer(["abc"])
+    section = ModelSection(name="scratch:mingpt-tiny", attention=attention, dropout=rate)
+    model, ids = load_causal_lm(section, tokenizer).model.train(), torch.tensor([[3, 4, 5, 3]])
+    assert torch.equal(model(ids).logits, model(ids).logits) == (rate == 0)
+    save_causal_lm(model, tokenizer, tmp_path, task="span")
+    config = load_saved_lm(str(tmp_path))[0].config
+    assert (config.embedding_dropout, config.residual_dropout) == (rate, rate)
+    assert config.attention_dropout == (0.0 if attention == "performer" else rate), "performer has no weights to drop"

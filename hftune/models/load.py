@@ -216,11 +216,15 @@ def _reset(model: PreTrainedModel, head: Sequence[str]) -> tuple[str, ...]:
 
 def _set_dropout(config: PreTrainedConfig, rate: float) -> None:
     """Every dropout rate the architecture has; their names differ from family to family."""
-    names = [
-        name
-        for name, value in config.to_dict().items()
-        if "drop" in name and (value is None or isinstance(value, float)) and not name.startswith("layerdrop")
-    ]
+    names: Sequence[str]
+    if isinstance(config, mingpt.MinGPTConfig):
+        names = config.dropouts  # a rate that its attention can't have would be saved, and refused when it is loaded
+    else:
+        names = [
+            name
+            for name, value in config.to_dict().items()
+            if "drop" in name and (value is None or isinstance(value, float)) and not name.startswith("layerdrop")
+        ]
     if not names:
         raise HftuneError(
             f"model.dropout is set, but a {config.model_type} model has no dropout setting",

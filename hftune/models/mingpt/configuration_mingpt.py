@@ -109,7 +109,7 @@ class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
             )
         if self.attention == "performer" and self.performer_features < 1:
             raise ValueError("performer_features must be at least 1.")
-        if self.attention == "performer" and self.attention_dropout > 0:
+        if self.attention_dropout > 0 and "attention_dropout" not in self.dropouts:
             raise ValueError(
                 "performer never forms attention weights, so there is nothing for attention_dropout to drop: "
                 "set attention_dropout to 0 (residual_dropout works)."
@@ -131,3 +131,9 @@ class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     def head_size(self) -> int:
         """Channels per head."""
         return int(self.hidden_size) // int(self.num_attention_heads)
+
+    @property
+    def dropouts(self) -> tuple[str, ...]:
+        """Settings of the dropouts that the variant has."""
+        always = ("embedding_dropout", "residual_dropout")
+        return always if self.attention == "performer" else (*always, "attention_dropout")
