@@ -344,6 +344,8 @@ def test_counting_has_a_command(folder: Path, hftune: Callable[..., tuple[int, s
     assert code == 0, err
     found = json.loads(out)["baselines"]
     assert found["bigram"]["test"]["bits_per_byte"] < found["unigram"]["test"]["bits_per_byte"] < 8
+    code, _, err = hftune("baseline", "--corpus", str(folder), "--answer", "Rome")
+    assert code == 2 and "--answer was given with --corpus" in err and "--data" in err
 
 
 def test_the_vocabulary_of_counts_is_told(

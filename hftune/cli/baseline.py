@@ -54,6 +54,11 @@ def baseline(
     """Score simple systems on dev and test: majority label and bag of words, an answer to questions, counts of text."""
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
+    if corpus is not None and answer is not None:
+        raise HftuneError(
+            "--answer was given with --corpus, but plain text asks no questions",
+            hint="name the questions with --data, or leave --answer out",
+        )
     recipe = options.resolve(
         None,
         sets,
