@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hftune.config import load_recipe
 from hftune.data import DATASETS
 from hftune.data.corpus import CORPORA
 from hftune.data.generators import DEFAULT_SEED, GENERATORS
+from hftune.tasks.span_corruption import SpanCorruption
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -150,6 +152,40 @@ def test_peek_marks_the_span_of_documents(hftune: Command) -> None:
         assert len(spans) == 2 and sequence == f"{rest}⁇{spans[0]}⁇{spans[1]}⁇"
     code, out, _ = hftune("data", "peek", "births", "--rows", "2", "--split", "dev")
     assert code == 0 and out.count("«") == 2 and "tells what is remembered" in out
+
+
+def test_peek_cuts_documents_as_training_does(hftune: Command) -> None:
+    recipe = load_recipe("pretrain/births-span")
+    task = SpanCorruption(recipe)
+    data = task.load_data()
+    tokenizer = task.load_tokenizer(data)
+    inputs = task.prepare(data, tokenizer)
+    for split, rows, number in (("train", inputs.train, lambda row: (0, row)), ("dev", inputs.dev, lambda row: row)):
+        told = answer(hftune, "peek", "births", "--rows", "40", "--split", split)
+        assert isinstance(told, dict)
+        trained = [tokenizer.decode(rows[number(row)]["input_ids"]) for row in range(40)]
+        assert [example["sequence"] for example in told["examples"]] == trained
+    shorter = answer(hftune, "peek", "births", "--rows", "40", "--recipe", "pretrain/span")
+    assert isinstance(shorter, dict)
+    cuts = [len(example["sequence"]) for example in shorter["examples"]]
+    assert min(cuts) < recipe.task.shortest, "that recipe cuts them to four characters at least"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["peek", "births", "--label-column", "x"], "data of kind corpus has no such setting"),
+        (["peek", "births", "--text-column", "x"], "is plain text"),
+        (["peek", "births", "--task", "answer", "--pair-column", "x"], "data of kind questions has no such setting"),
+        (["peek", "births", "--recipe", "pretrain/prose-clm"], "classify, span, answer; got 'clm'"),
+        (["check", "births", "--max-length", "64"], "data of kind corpus has no such setting"),
+        (["check", "births", "--label-column", "x"], "data of kind corpus has no such setting"),
+        (["check", "births", "--model", "scratch:mingpt"], "births is plain text"),
+    ],
+)
+def test_flags_that_plain_text_has_no_use_for_are_refused(hftune: Command, arguments: list[str], message: str) -> None:
+    code, out, err = hftune("data", *arguments)
+    assert (code, out) == (2, "") and message in err
 
 
 def test_peek_shows_questions_and_refuses_an_unknown_task(hftune: Command) -> None:

@@ -3,6 +3,7 @@
 hftune data ls
 hftune data peek reviews --split dev --rows 3
 hftune data peek births --set task.spans=2
+hftune data peek wiki.txt --recipe pretrain/births-real
 hftune data check reviews --max-length 64
 hftune data make reviews --output my_reviews --seed 7
 """
@@ -20,7 +21,8 @@ import typer
 from hftune.cli import options, terminal
 from hftune.cli.findings import show_check
 from hftune.cli.options import Json
-from hftune.cli.texts import check_documents, peek_documents, peek_questions
+from hftune.cli.pretrain import OBJECTIVES
+from hftune.cli.texts import check_documents, cut, peek_documents, peek_questions, split_of
 from hftune.errors import HftuneError
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, look at, check and make datasets.")
 
-SHOWN_TEXT = 600
-SPLITS = ("train", "dev", "test")
 PEEKS = {"span": peek_documents, "answer": peek_questions}
 """How data of a task that has no labels is shown."""
 
@@ -53,7 +53,8 @@ TaskKind = Annotated[
     typer.Option(
         "--task",
         metavar="classify|span|answer",
-        help="What the rows are for: an embedded text is for span, all else for classify, where not given.",
+        help="What the rows are for; the recipe's, or span for an embedded text and classify for all else, where "
+        "not given.",
         show_default=False,
     ),
 ]
@@ -91,6 +92,7 @@ def peek(
     pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
     task: TaskKind = None,
+    recipe: options.RecipeName = None,
     sets: options.Set = None,
     as_json: Json = False,
 ) -> None:
@@ -98,21 +100,23 @@ def peek(
 
     Documents are shown as pretraining cuts them, with « » around the span that is taken out.
     """
-    kind = _task_of(name, task)
+    kind = _task_of(name, task, recipe)
+    resolved = options.resolve(
+        recipe,
+        sets,
+        task=kind,
+        default=OBJECTIVES["span"].for_text(name) if kind == "span" else None,
+        data=name,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+    )
     if kind in PEEKS:
-        from hftune.quiet import quiet_libraries
-
-        quiet_libraries()
-        PEEKS[kind](options.resolve(None, sets, task=kind, data=name), split, rows, as_json)
+        PEEKS[kind](resolved, split, rows, as_json)
         return
-    recipe = _recipe(name, sets, text_column=text_column, pair_column=pair_column, label_column=label_column)
-    splits = _load(recipe)
-    if split not in splits.named:
-        raise HftuneError(
-            f"{name} has no split {split!r}; its splits are {', '.join(splits.named)}",
-            hint="Choose one of them with --split.",
-        )
-    shown = [_named_label(row, splits.labels) for row in splits.named[split].select(range(_most(splits, split, rows)))]
+    splits = _load(resolved)
+    chosen = split_of(splits.named, split, name)
+    shown = [_named_label(row, splits.labels) for row in chosen.select(range(min(rows, len(chosen))))]
     sizes = {part: len(dataset) for part, dataset in splits.named.items()}
     if as_json:
         terminal.show_json(
@@ -121,16 +125,16 @@ def peek(
         )
         return
     terminal.say(f"{splits.source}: " + ", ".join(f"{part} {size:,}" for part, size in sizes.items()), style="bold")
-    terminal.say("labels: " + _cut(", ".join(splits.labels)))
+    terminal.say("labels: " + cut(", ".join(splits.labels)))
     for text in splits.notes:
         terminal.say(text, style="dim")
     for number, row in enumerate(shown, start=1):
         label = "(no label)" if row["label"] is None else row["label"]
-        terminal.say(f"\n{split} {number}: {_cut(label)}", style="bold")
-        terminal.say(_cut(row["text"]))
+        terminal.say(f"\n{split} {number}: {cut(label)}", style="bold")
+        terminal.say(cut(row["text"]))
         if "text_pair" in row:
             terminal.say("───", style="dim")
-            terminal.say(_cut(row["text_pair"]))
+            terminal.say(cut(row["text_pair"]))
 
 
 @app.command("check")
@@ -156,19 +160,26 @@ def check_dataset(
     """Count labels and lengths; find duplicates, leakage between splits, and texts with two labels."""
     from dataclasses import asdict
 
-    if _task_of(name, None) == "span":
-        check_documents(options.resolve(None, sets, task="span", data=name), as_json)
-        return
-
-    recipe = _recipe(
-        name,
+    kind = _task_of(name, None)
+    if kind == "span" and model is not None:
+        raise HftuneError(
+            f"--model counts the tokens of labelled rows; {name} is plain text, whose characters are counted",
+            hint="leave --model out",
+        )
+    recipe = options.resolve(
+        None,
         sets,
+        task=kind,
+        data=name,
         max_length=max_length,
         model=model,
         text_column=text_column,
         pair_column=pair_column,
         label_column=label_column,
     )
+    if kind == "span":
+        check_documents(recipe, as_json)
+        return
     with terminal.err().status("Reading and comparing texts …"):
         from hftune.data.checks import check
 
@@ -226,20 +237,19 @@ def make_dataset(
     terminal.say(f"Made {name} with seed {drawn}. Look at it with: hftune data peek {shlex.quote(str(path))}")
 
 
-def _task_of(name: str, asked: str | None) -> str:
-    """What the rows are for: as asked, else pretraining for an embedded text and classification for the rest."""
+def _task_of(name: str, asked: str | None, recipe: str | None = None) -> str:
+    """What the rows are for: as asked, as the recipe says, else pretraining for an embedded text or labels."""
+    from hftune.config import load_recipe
     from hftune.data.corpus import CORPORA
 
+    if asked is None and recipe is not None:
+        asked = load_recipe(recipe).task.kind
     if asked is not None and asked not in ("classify", *PEEKS):
         raise HftuneError(
-            f"--task expects one of classify, {', '.join(PEEKS)}; got {asked!r}",
+            f"expected a task of kind classify, {', '.join(PEEKS)}; got {asked!r}",
             hint="write --task span for plain text, --task answer for questions",
         )
     return asked or ("span" if name in CORPORA else "classify")
-
-
-def _recipe(name: str, sets: list[str] | None, **flags: Any) -> Recipe:
-    return options.resolve(None, sets, task="classify", data=name, **flags)
 
 
 def _load(recipe: Recipe) -> Splits:
@@ -257,16 +267,8 @@ def _section(recipe: Recipe) -> LabelledData:
     return expect(recipe.data, LabelledData)
 
 
-def _most(splits: Splits, split: str, rows: int) -> int:
-    return min(rows, len(splits.named[split]))
-
-
 def _named_label(row: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     return {**row, "label": None if row["label"] < 0 else labels[row["label"]]}
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]} … ({len(text):,} characters)"
 
 
 def _token_counter(recipe: Recipe, splits: Splits) -> Lengths:

@@ -18,24 +18,23 @@ OPEN, CLOSE = "«", "»"
 """Stand around a span."""
 
 
+def cut(text: str) -> str:
+    """The start of a long text, and how long it is: a terminal is no place for the rest."""
+    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]} … ({len(text):,} characters)"
+
+
 def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None:
     """Print documents as training cuts them in its first epoch, with the span marked, and what the model sees."""
-    from hftune.config.section import expect
-    from hftune.config.task import SpanTask
-    from hftune.models.load import load_config
-    from hftune.tasks.corruption import UNSEEN, Corruption, corrupted, plan
-    from hftune.tasks.sequences import Tokens
+    from hftune.quiet import quiet_libraries
+    from hftune.tasks.corruption import corrupted
     from hftune.tasks.span_corruption import SpanCorruption
 
+    quiet_libraries()
     task = SpanCorruption(recipe)
     data = task.load_data()
-    texts = _split(data.named, split, data.source)
+    texts = split_of(data.named, split, data.source)
     tokenizer = task.load_tokenizer(data)
-    tokens = Tokens(texts[:rows], tokenizer)
-    block = int(load_config(recipe.model, tokenizer).max_position_embeddings)
-    corruption = Corruption.of(expect(recipe.task, SpanTask), block)
-    seed, epoch = (recipe.train.seed, 0) if split == "train" else (task.data_section.split_seed, UNSEEN)
-    drawn = plan(tokens.sizes, corruption, seed, epoch)
+    tokens, drawn = task.drawn(texts[:rows], tokenizer, trained=split == "train")
     shown: list[dict[str, Any]] = []
     for row in range(len(tokens)):
         sequence = corrupted(tokens[row], drawn, row, int(tokenizer.mask_token_id))
@@ -61,7 +60,7 @@ def peek_questions(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
     from hftune.data.questions import load_questions
 
     data = load_questions(expect(recipe.data, QuestionData))
-    chosen = _split(data.named, split, data.source)
+    chosen = split_of(data.named, split, data.source)
     shown = [
         {"question": chosen.questions[row], "answer": None if chosen.answers is None else chosen.answers[row]}
         for row in range(min(rows, len(chosen)))
@@ -75,8 +74,8 @@ def peek_questions(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
     _heading(data.source, sizes, data.notes)
     for number, example in enumerate(shown, start=1):
         terminal.say(f"\n{split} {number}", style="bold")
-        terminal.say(_cut(str(example["question"])))
-        terminal.say("(no answer)" if example["answer"] is None else _cut(str(example["answer"])), style="dim")
+        terminal.say(cut(str(example["question"])))
+        terminal.say("(no answer)" if example["answer"] is None else cut(str(example["answer"])), style="dim")
 
 
 def check_documents(recipe: Recipe, as_json: bool) -> None:
@@ -133,7 +132,8 @@ def _counts(texts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _split(named: Mapping[str, Any], split: str, source: str) -> Any:
+def split_of(named: Mapping[str, Any], split: str, source: str) -> Any:
+    """The split that was asked for, or what there is."""
     if split not in named:
         raise HftuneError(
             f"{source} has no split {split!r}; its splits are {', '.join(named)}",
@@ -146,7 +146,3 @@ def _heading(source: str, sizes: Mapping[str, int], notes: Sequence[str]) -> Non
     terminal.say(f"{source}: " + ", ".join(f"{part} {size:,}" for part, size in sizes.items()), style="bold")
     for text in notes:
         terminal.say(text, style="dim")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]} … ({len(text):,} characters)"

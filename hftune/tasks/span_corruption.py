@@ -167,6 +167,15 @@ class SpanCorruption:
             scores[split]["span_exact_match"] = sum(said) / len(said)
         return Evaluation(splits=scores, predictions=predictions, extras={"corpus": self._corpus_facts(data)})
 
+    def drawn(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, trained: bool) -> tuple[Tokens, Plan]:
+        """Documents, and what is done to them: in the first epoch where they are trained on, else for scoring.
+
+        The latter goes by the data's seed, so that all runs on one corpus are scored on the same.
+        """
+        tokens = Tokens(texts, tokenizer)
+        seed, epoch = (self.recipe.train.seed, 0) if trained else (self.data_section.split_seed, UNSEEN)
+        return tokens, plan(tokens.sizes, self._corruption(tokenizer), seed, epoch)
+
     def _check(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> None:
         if self.recipe.method.kind != "full":
             raise HftuneError(
@@ -203,9 +212,8 @@ class SpanCorruption:
         return Corruption.of(self.task_section, int(config.max_position_embeddings))
 
     def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[FixedRows, Plan]:
-        """Documents of dev or test, corrupted by the data's seed: all runs on one corpus are scored on the same."""
-        tokens = Tokens(texts, tokenizer)
-        drawn = plan(tokens.sizes, self._corruption(tokenizer), self.data_section.split_seed, UNSEEN)
+        """Documents of dev or test, corrupted once."""
+        tokens, drawn = self.drawn(texts, tokenizer, trained=False)
         mark = int(tokenizer.mask_token_id)
         return FixedRows([corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]), drawn
 
