@@ -28,7 +28,8 @@ def language_scores(losses: Floats, hits: Floats, lengths: Sequence[int], told: 
 
     Returns:
         ``loss`` (nats a token), ``perplexity``, ``bits_per_character`` (a mark counts as a character), ``accuracy`` of
-        the next token, ``span_loss`` and ``span_accuracy``.
+        the next token, ``span_loss`` and ``span_accuracy``, and ``span_exact_match``: the share of rows whose spans are
+        right to the last token. Greedy decoding writes these, since after every right beginning the likeliest is right.
     """
     places = np.arange(losses.shape[1])[None]
     inside = (places >= 1) & (places < np.asarray(lengths)[:, None])
@@ -41,6 +42,7 @@ def language_scores(losses: Floats, hits: Floats, lengths: Sequence[int], told: 
         "accuracy": float(hits[inside].mean(dtype=np.float64)),
         "span_loss": span_loss,
         "span_accuracy": float(hits[span].mean(dtype=np.float64)),
+        "span_exact_match": float((~span | (hits == 1)).all(1).mean()),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from hftune.data import load_texts
 from hftune.data.corpus import Corpus
 from hftune.errors import HftuneError
 from hftune.evaluation.language import counting_baselines, language_scores
-from hftune.models.answerer import Answerer, check_marks
+from hftune.models.answerer import check_marks
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.chars import count_unknown, unknown_in
+from hftune.models.decoding import Decoding, Row, decode
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.presets import refuse_other_head
 from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
@@ -162,9 +164,11 @@ class SpanCorruption:
                     advance=advance,
                 )
             scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist()))
-            predictions[split] = _written(Answerer(model, tokenizer, _longest(drawn)), rows.rows, drawn, losses)
-            said = [row["gold"] == row["label"] for row in predictions[split]]
-            scores[split]["span_exact_match"] = sum(said) / len(said)
+            begun = [Row(ids[:told].tolist()) for ids, told in zip(rows.rows[:WRITTEN], drawn.told, strict=False)]
+            with counting(listener, len(begun), f"writing spans of {split}") as advance:
+                how = Decoding[Row](most=_longest(drawn), ends=frozenset({tokenizer.mask_token_id}), advance=advance)
+                decode(model, begun, how, batch_size=self.recipe.train.eval_batch_size)
+            predictions[split] = _written(begun, tokenizer, rows.rows, drawn, losses)
         return Evaluation(splits=scores, predictions=predictions, extras={"corpus": self._corpus_facts(data)})
 
     def drawn(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, trained: bool) -> tuple[Tokens, Plan]:
@@ -236,25 +240,27 @@ class SpanCorruption:
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
 
 
-def _written(answerer: Answerer, rows: Sequence[Numbers], drawn: Plan, losses: np.ndarray) -> list[dict[str, Any]]:
-    """What the model writes in the (first) hole of the first documents, beside what stood there."""
-    decode, told = answerer.tokenizer.decode, drawn.told.tolist()
-    shown = range(min(WRITTEN, len(rows)))
-    holes = [decode(rows[row][: told[row] - 1]) for row in shown]
-    spans = [decode(rows[row][told[row] : told[row] + drawn.widths[row, 0]]).strip() for row in shown]
-    answers = answerer.completed([rows[row][: told[row]].tolist() for row in shown])
+def _written(
+    begun: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Numbers],
+    drawn: Plan,
+    losses: np.ndarray,
+) -> list[dict[str, Any]]:
+    """What the model has written in the (first) hole of the first documents, beside what stood there."""
+    told, widths = drawn.told.tolist(), drawn.widths[:, 0].tolist()
     return [
         {
             "id": row,
-            "text": holes[row],
-            "gold": spans[row],
-            "label": answers[row].text,
-            "confidence": round(answers[row].confidence, 6),
-            "ended": answers[row].ended,
+            "text": tokenizer.decode(rows[row][: told[row] - 1]),
+            "gold": tokenizer.decode(rows[row][told[row] : told[row] + widths[row]]),
+            "label": tokenizer.decode(one.written[:-1] if one.ended else one.written),
+            "confidence": round(exp(one.log_probability), 6),
+            "ended": one.ended,
             "loss": round(float(losses[row, 1 : len(rows[row])].mean()), 6),
             "span_loss": round(float(losses[row, told[row] : len(rows[row])].mean()), 6),
         }
-        for row in shown
+        for row, one in enumerate(begun)
     ]
 
 
