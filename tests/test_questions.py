@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from hftune.config import load_recipe
+from hftune import cli
+from hftune.config import Recipe, load_recipe
 from hftune.config.data import QuestionData
 from hftune.data.questions import load_question_split, load_questions
 from hftune.errors import HftuneError
@@ -72,6 +74,37 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
 def test_a_template_shows_one_name(template: str) -> None:
     with pytest.raises(HftuneError, match=r"template must hold \{\} once"):
         load_recipe("finetune/births", {"data.template": template})
+
+
+@pytest.mark.parametrize("model", [{"model.name": "runs/a"}, {"model.tokenizer": "runs/a"}])
+def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> None:
+    assert load_recipe("finetune/births", {"data.corpus": "wiki.txt"}).data.corpus == "wiki.txt"
+    assert load_recipe("finetune/births", model)
+    with pytest.raises(HftuneError, match=r"data\.corpus is for the vocabulary of a fresh model; runs/a has one"):
+        load_recipe("finetune/births", {"data.corpus": "wiki.txt", **model})
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        ([], "finetune/births-fresh"),
+        (["--model", "scratch:mingpt"], "finetune/fresh"),
+        (["--model", "scratch:mingpt-tiny"], "finetune/fresh"),
+        (["--model", "runs/a"], "finetune/births"),
+        (["--from", "runs/a"], "finetune/births"),
+    ],
+)
+def test_fresh_weights_are_trained_as_such(monkeypatch: pytest.MonkeyPatch, model: list[str], like: str) -> None:
+    asked: list[Recipe] = []
+
+    def dry_run(recipe: Recipe, *_: object) -> None:
+        asked.append(recipe)
+        raise HftuneError("enough", hint="enough")
+
+    monkeypatch.setattr("hftune.dryrun.dry_run", dry_run)
+    CliRunner().invoke(cli.app, ["finetune", *model, "--dry-run"], prog_name="hftune")
+    assert asked == [load_recipe(like, {"model.name": model[-1] if model else None})]
+    assert asked[0].train.epochs == (40 if asked[0].model.from_scratch else 10)
 
 
 def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:

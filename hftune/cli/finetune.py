@@ -13,10 +13,12 @@ from hftune.cli.flags import COLUMNS, Typed, training_command
 from hftune.cli.options import WHAT, option
 from hftune.errors import HftuneError
 
-NAMED = "finetune/births"
-"""The recipe that stands in where a model is named but no recipe; its settings suit other questions too."""
-FRESH = "finetune/births-fresh"
-"""The recipe that stands in where no model is named either: fresh weights need more than pretrained ones."""
+PRETRAINED = "finetune/births"
+"""The recipe that stands in where a pretrained model is named but no recipe; its settings suit other questions too."""
+FRESH = "finetune/fresh"
+"""The same for a model with fresh weights, which need more; its shape is its own."""
+UNNAMED = "finetune/births-fresh"
+"""The recipe that stands in where no model is named either."""
 
 From = Annotated[
     str | None,
@@ -40,4 +42,12 @@ def finetune(typed: Typed) -> None:
         raise HftuneError("--from and --model both name the model", hint="leave one of them out")
     model = pretrained if pretrained is not None else model
     chosen = dataclasses.replace(typed, flags={**typed.flags, "model": model})
-    chosen.train(task="answer", default=FRESH if model is None else NAMED, suits_others=True)
+    chosen.train(task="answer", default=_recipe_for(model), suits_others=True)
+
+
+def _recipe_for(model: str | None) -> str:
+    if model is None:
+        return UNNAMED
+    from hftune.config.model import SCRATCH
+
+    return FRESH if model.startswith(SCRATCH) else PRETRAINED

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import Field, model_validator
 
-from hftune.config.data import CorpusData, DataSection
+from hftune.config.data import CorpusData, DataSection, QuestionData
 from hftune.config.hub import HubSection
 from hftune.config.method import FullMethod, MethodSection
 from hftune.config.model import ModelSection
@@ -74,6 +74,9 @@ class Recipe(Section):
             )
         if fresh and model.revision is not None:
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")
+        brought = model.tokenizer or (None if fresh else model.name)
+        if isinstance(self.data, QuestionData) and self.data.corpus is not None and brought is not None:
+            raise ValueError(f"data.corpus is for the vocabulary of a fresh model; {brought} has one of its own")
         if isinstance(self.data, CorpusData) and self.data.documents == "labelled" and self.task.kind != "mlm":
             raise ValueError("data.documents labelled, the texts of labelled rows, is for task.kind mlm")
         if self.hub.push_to is None and self.hub != HubSection():
