@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from hftune.config.data import CorpusData
 from hftune.data import DATASETS, load_texts
-from hftune.data.corpus import CORPORA, corpus_files, refuse_cut_of_hub
+from hftune.data.corpus import CORPORA, DRAWN, corpus_files, refuse_cut_of_hub
 from hftune.data.pieces import Piece, file_pieces, hub_pieces
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
 DOCUMENT_END = b"\xff"
 """Goes into the hash after each document; no UTF-8 text holds this byte."""
-DRAWN = 500
-"""Documents of train that stand in for dev where nothing is held out."""
 
 
 @dataclass(frozen=True)

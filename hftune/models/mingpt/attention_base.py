@@ -195,6 +195,17 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tenso
     return F.scaled_dot_product_attention(q, k, v, **settings)
 
 
+def in_blocks(x: Tensor, size: int) -> Tensor:
+    """[B, H, T, D] → [B·H, N, size, D]: cut into blocks, the last one filled up with zeros."""
+    x = F.pad(x, (0, 0, 0, -x.shape[2] % size)).flatten(0, 1)
+    return x.view(len(x), -1, size, x.shape[-1])
+
+
+def from_blocks(y: Tensor, q: Tensor) -> Tensor:
+    """[B·H, N, size, D] → [B, H, T, D]: in the place of the queries, whose blocks were cut."""
+    return y.reshape(*q.shape[:2], -1, y.shape[-1])[:, :, : q.shape[2]]
+
+
 def _moved(x: Tensor, order: Tensor) -> Tensor:
     """The tokens of ``x`` [B, T, …] in the order [B, T], each as a whole: one channel at a time is far slower."""
     rows, length = order.shape

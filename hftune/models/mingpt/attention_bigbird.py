@@ -11,9 +11,8 @@ import random
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
-from .attention_base import Layout, QueryKeyValueAttention, softmax_attention
+from .attention_base import Layout, QueryKeyValueAttention, from_blocks, in_blocks, softmax_attention
 from .configuration_mingpt import MinGPTConfig
 
 
@@ -45,22 +44,17 @@ class BigBirdAttention(QueryKeyValueAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Whole sequence: the blocks that each block sees are laid side by side, and nothing else is."""
-        batch, heads, length, _ = q.shape
-        blocks = -(-length // self.block)
-        table = self.table[:blocks]  # [N, K]
+        cut = in_blocks(q, self.block)  # [B·H, N, b, D]
+        table = self.table[: cut.shape[1]]  # [N, K]
         seen = table.clamp(min=0).flatten()
 
-        def cut(x: Tensor) -> Tensor:  # [B, H, T, D] → [B·H, N, b, D]
-            x = F.pad(x, (0, 0, 0, blocks * self.block - length))
-            return x.reshape(batch * heads, blocks, self.block, -1)
-
-        def gather(x: Tensor) -> Tensor:  # [B·H, N, b, D] → [B·H, N, K·b, D]
-            return x.index_select(1, seen).view(batch * heads, blocks, -1, x.shape[-1])
+        def gather(x: Tensor) -> Tensor:  # [B, H, T, D] → [B·H, N, K·b, D]
+            return in_blocks(x, self.block).index_select(1, seen).view(*cut.shape[:2], -1, x.shape[-1])
 
         y = softmax_attention(
-            cut(q), gather(cut(k)), gather(cut(v)), attn_mask=self._allowed(table), dropout_p=self.dropout_now
+            cut, gather(k), gather(v), attn_mask=self._allowed(table), dropout_p=self.dropout_now
         )  # [B·H, N, b, D]
-        return y.reshape(batch, heads, blocks * self.block, -1)[:, :, :length]
+        return from_blocks(y, q)
 
     def _allowed(self, table: Tensor) -> Tensor:
         """[N, b, K·b]: a token sees seen blocks whole, and its own up to itself."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import initialization as init
 
-from .attention_base import Layout, QueryKeyValueAttention, softmax_attention
+from .attention_base import Layout, QueryKeyValueAttention, from_blocks, in_blocks, softmax_attention
 from .configuration_mingpt import MinGPTConfig
 
 
@@ -34,21 +34,15 @@ class LinformerAttention(QueryKeyValueAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Whole sequence: summaries and own block side by side for each block."""
-        batch, heads, length, _ = q.shape
-        blocks = -(-length // self.block)
-
-        def cut(x: Tensor) -> Tensor:  # [B, H, T, D] → [B·H, N, b, D]
-            x = F.pad(x, (0, 0, 0, blocks * self.block - length))
-            return x.reshape(batch * heads, blocks, self.block, -1)
-
+        cut = in_blocks(q, self.block)  # [B·H, N, b, D]
         y = softmax_attention(
-            cut(q),
-            self._with_past(cut(k), self.compress_keys),
-            self._with_past(cut(v), self.compress_values),
-            attn_mask=self._allowed(blocks, q.device),
+            cut,
+            self._with_past(in_blocks(k, self.block), self.compress_keys),
+            self._with_past(in_blocks(v, self.block), self.compress_values),
+            attn_mask=self._allowed(cut.shape[1], q.device),
             dropout_p=self.dropout_now,
         )  # [B·H, N, b, D]
-        return y.reshape(batch, heads, blocks * self.block, -1)[:, :, :length]
+        return from_blocks(y, q)
 
     def _with_past(self, x: Tensor, compress: Tensor) -> Tensor:
         """[B·H, N, b, D] → [B·H, N, R+b, D]: before each block, the summaries of all blocks before it."""

@@ -114,9 +114,5 @@ def _saved_bytes(layer: CausalAttention, x: Tensor, layout: Layout) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        y, _ = layer(x, layout)
-    total = sum(storages.values())
-    y.sum().backward()
-    layer.zero_grad(set_to_none=True)
-    x.grad = None
-    return total
+        _forward_backward(layer, x, layout)
+    return sum(storages.values())
