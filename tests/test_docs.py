@@ -80,6 +80,13 @@ def test_links_in_documents_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_picture_is_shown_on_a_page() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages)
+    pictures = [path.name for path in (ROOT / "docs").glob("*.png")]
+    assert pictures and [name for name in pictures if f"{name})" not in shown] == []
+
+
 def test_no_path_of_one_machine_is_in_the_tree() -> None:
     for name in tracked():
         path = ROOT / name
