@@ -141,7 +141,7 @@ def test_questions(changes: list[Edit]) -> None:
 def test_files_of_predict_and_generate(changes: list[Edit], ending: str) -> None:
     prompts = lines([{"text": "a", "text_pair": "b", "prompt": "c"}] * 4)
     path = written(f"asked.{ending}", edited(prompts if ending == "jsonl" else b"one\ntwo\nthree\n", changes))
-    rows = survives(lambda: list(predict._rows("nobody/nothing", None, None, path)))
+    rows = survives(lambda: list(predict._rows("nobody/nothing", "classify", None, None, path)))
     assert rows is None or all(isinstance(value, str) for row in rows for value in row.values())
     found = survives(lambda: list(generate._from_file(path)))
     assert found is None or all(isinstance(prompt, str) for prompt in found)
