@@ -20,11 +20,10 @@ from hftune.models.answerer import Answerer
 from hftune.models.chars import unknown_in
 from hftune.models.positions import max_positions
 from hftune.outcomes import Prediction, Request, Scores
-from hftune.runs.directory import RunDir, is_run
 from hftune.runs.naming import safe
 from hftune.tasks.answers import answer_split
 from hftune.tasks.question_checks import refuse_long, refuse_marks, texts_of
-from hftune.tasks.seen import Seen
+from hftune.tasks.seen import Seen, run_of
 from hftune.training.progress import Listener
 
 logger = logging.getLogger(__name__)
@@ -86,22 +85,17 @@ def evaluate(request: Request, listener: Listener) -> Scores:
 
 def _file(request: Request, split: str, *, own_data: bool) -> Path | None:
     """predictions/SPLIT.txt of the run; the name of other data goes before the split."""
-    path = _run_of(request.model)
-    if path is None:
+    run = run_of(request.model)
+    if run is None:
         return None
     name = split if own_data or request.data is None else f"{safe(Path(request.data).stem)}-{split}"
-    return RunDir(path).predictions(split).with_name(f"{name}.txt")
-
-
-def _run_of(model: str) -> Path | None:
-    path = Path(model)
-    return next((place for place in (path, path.parent) if is_run(place)), None)
+    return run.predictions(split).with_name(f"{name}.txt")
 
 
 def _own_data(model: str) -> QuestionData | None:
     """The questions that a run was trained on; None for what is not a run."""
-    path = _run_of(model)
-    return None if path is None else expect(RunDir.open(path).read_recipe().data, QuestionData)
+    run = run_of(model)
+    return None if run is None else expect(run.read_recipe().data, QuestionData)
 
 
 def _own_split(request: Request, own: QuestionData | None) -> tuple[str, str, Questions]:

@@ -48,6 +48,6 @@ def finetune(typed: Typed) -> None:
 def _recipe_for(model: str | None) -> str:
     if model is None:
         return UNNAMED
-    from hftune.config.model import SCRATCH
+    from hftune.config.model import ModelSection
 
-    return FRESH if model.startswith(SCRATCH) else PRETRAINED
+    return FRESH if ModelSection(name=model).from_scratch else PRETRAINED

@@ -117,7 +117,7 @@ def pretraining_of(model: ModelSection) -> Pretraining:
     """Follow the weights back through all runs that read a corpus."""
     if model.from_scratch:
         return Pretraining("none", ())
-    run, name = _run_of(model), public_name(model.name)
+    run, name = run_of(model.name), public_name(model.name)
     if run is None:
         return Pretraining(f"{name} is not a run", None)
     recipe = run.read_recipe()
@@ -147,7 +147,7 @@ def finetuning_of(model: ModelSection) -> Finetuning:
     """Follow the weights back through all runs that were taught to answer."""
     if model.from_scratch:
         return Finetuning(frozenset())
-    run, name = _run_of(model), public_name(model.name)
+    run, name = run_of(model.name), public_name(model.name)
     if run is None:
         taught = saved_facts(locate(model.name), model.revision).get("task") == TASK
         return Finetuning(frozenset(), missing=f"{name} is not a run" if taught else None)
@@ -200,7 +200,7 @@ def _changed(run: RunDir, fingerprint: str) -> bool:
     return bool(kept.get("train", fingerprint) != fingerprint)
 
 
-def _run_of(model: ModelSection) -> RunDir | None:
+def run_of(model: str) -> RunDir | None:
     """The run that a model belongs to, named by its own path or by that of its model folder."""
-    path = Path(model.name)
+    path = Path(model)
     return next((RunDir(place) for place in (path, path.parent) if is_run(place)), None)
