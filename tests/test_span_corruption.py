@@ -96,11 +96,11 @@ def test_pure_in_seed_epoch_and_document() -> None:
 
 def test_settings_that_do_not_fit_the_block() -> None:
     assert Corruption.of(SpanTask(), 128) == ONE
-    with pytest.raises(HftuneError, match="126 characters and 3 marks do not fit into the block of 128") as caught:
+    with pytest.raises(HftuneError, match="126 tokens and 3 marks do not fit into the block of 128") as caught:
         Corruption.of(SpanTask(longest_share=0.99), 128)
     share = float(caught.value.hint.partition("longest_share to ")[2].partition(",")[0])
     assert Corruption.of(SpanTask(longest_share=share), 128).longest == 124
-    with pytest.raises(HftuneError, match="48 characters at least and 28 at most"):
+    with pytest.raises(HftuneError, match="48 tokens at least and 28 at most"):
         Corruption.of(SpanTask(shortest=48), 32)
 
 
@@ -124,14 +124,16 @@ def test_batches_hold_every_character_and_predict_all_but_the_first() -> None:
 def test_scores_are_means_over_tokens() -> None:
     losses = np.array([[9.0, 1.0, 2.0, 3.0], [9.0, 4.0, 7.0, 7.0]])
     hits = np.array([[1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
-    scores = language_scores(losses, hits, lengths=[4, 2], told=[2, 1])
+    scores = language_scores(losses, hits, lengths=[4, 2], told=[2, 1], characters=[3, 1])
     assert scores["loss"] == 2.5 and scores["span_loss"] == 3.0
     assert scores["perplexity"] == pytest.approx(math.exp(2.5))
     assert scores["bits_per_character"] == pytest.approx(2.5 / math.log(2))
     assert scores["accuracy"] == 0.5 and scores["span_accuracy"] == pytest.approx(1 / 3)
     assert scores["span_exact_match"] == 0.0, "a span is wrong that has one wrong token, the first or the last"
-    assert language_scores(losses, hits, lengths=[4, 2], told=[3, 1])["span_exact_match"] == 0.5
-    assert language_scores(losses, hits, lengths=[2, 2], told=[1, 1])["span_exact_match"] == 0.5
+    for lengths, told in (([4, 2], [3, 1]), ([2, 2], [1, 1])):
+        assert language_scores(losses, hits, lengths, told, [1, 1])["span_exact_match"] == 0.5
+    pieces = language_scores(losses, hits, [4, 2], [2, 1], characters=[9, 3])
+    assert pieces["bits_per_character"] == pytest.approx(10 / 12 / math.log(2)), "four tokens, twelve characters"
 
 
 def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbours() -> None:
@@ -143,7 +145,7 @@ def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbours(
     # 1 is followed by 2 in all four cases, and 2 makes up 4 of the 7 tokens that follow one: (4 + 5 · 5/12) / (4 + 5).
     assert counts.bigram(np.array([1]), np.array([2]))[0] == pytest.approx((4 + 5 * 5 / 12) / 9)
     assert counts.likeliest()[:3].tolist() == [2, 2, 1]
-    found = counting_baselines(rows, rows, [1, 1], 5)
+    found = counting_baselines(rows, rows, [1, 1], [5, 2], 5)
     assert found["bigram"]["loss"] < found["unigram"]["loss"]
 
 

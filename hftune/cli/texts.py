@@ -27,7 +27,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
     """Print documents as training cuts them in its first epoch, with the span marked, and what the model sees."""
     from hftune.quiet import quiet_libraries
     from hftune.tasks.corruption import corrupted
-    from hftune.tasks.span_corruption import SpanCorruption
+    from hftune.tasks.span_corruption import SpanCorruption, span_text
 
     quiet_libraries()
     task = SpanCorruption(recipe)
@@ -40,7 +40,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
         sequence = corrupted(tokens[row], drawn, row, int(tokenizer.mask_token_id))
         piece = tokens[row][drawn.starts[row] : drawn.starts[row] + drawn.lengths[row]]
         spans = list(zip(drawn.spans[row].tolist(), drawn.widths[row].tolist(), strict=True))
-        marked = _marked(piece, spans, tokenizer.decode)
+        marked = _marked(piece, spans, lambda part: span_text(tokenizer, part))
         shown.append({"text": texts[row], "cut": marked, "sequence": tokenizer.decode(sequence)})
     facts = task.describe(data)
     if as_json:

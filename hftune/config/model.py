@@ -21,8 +21,11 @@ class ModelSection(Section):
     """Branch, tag or commit on the Hub."""
     tokenizer: str | None = None
     """Tokenizer to use instead of the model's own: a Hub id or a folder."""
+    vocabulary: Literal["characters", "pieces"] | None = None
+    """What a fresh minGPT reads for task.kind span and answer: characters, or pieces of words that are learned from the
+    text (byte-level BPE); characters where not given. Task.kind clm always learns pieces."""
     vocab_size: int = Field(default=4000, ge=300)
-    """Size of the vocabulary that is learned for a scratch model; a minGPT has characters, but for task.kind clm."""
+    """Size of the vocabulary that is learned for a scratch model; a minGPT that reads characters learns none."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of hidden states, attention and classifier; the checkpoint's own where not given."""
     attention: Literal["vanilla", "rope", "synthesizer", "performer", "bigbird", "linformer"] | None = None
@@ -51,6 +54,11 @@ class ModelSection(Section):
         return self.name == MINGPT or self.name.startswith(f"{MINGPT}-")
 
     @property
+    def reads_pieces(self) -> bool:
+        """Whether a fresh minGPT is to learn pieces where it would read characters."""
+        return self.vocabulary == "pieces"
+
+    @property
     def shape(self) -> dict[str, Any]:
         """What is asked for of a fresh minGPT's shape."""
         asked: dict[str, Any] = {"attention": self.attention, "layers": self.layers, "heads": self.heads}
@@ -59,6 +67,12 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> ModelSection:
+        if self.vocabulary is not None and not self.fresh_mingpt:
+            raise ValueError(f"vocabulary can be set for {MINGPT} only; {self.name} has one of its own kind")
+        if self.vocabulary is not None and self.tokenizer is not None:
+            raise ValueError(
+                f"vocabulary and tokenizer both say what is read ({self.tokenizer}); leave one of them out"
+            )
         if self.shape and not self.fresh_mingpt:
             raise ValueError(
                 f"{', '.join(self.shape)} can be set for {MINGPT} only; {self.name} has a shape of its own"

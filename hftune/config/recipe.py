@@ -67,10 +67,15 @@ class Recipe(Section):
         default_size = ModelSection.model_fields["vocab_size"].default
         if not fresh and model.vocab_size != default_size:
             raise ValueError("model.vocab_size is for scratch models; a pretrained one has its vocabulary")
-        if model.fresh_mingpt and self.task.kind != "clm" and model.vocab_size != default_size:
+        if self.task.kind == "clm" and model.vocabulary is not None:
+            raise ValueError(
+                "model.vocabulary is for task.kind span and answer; clm learns pieces, of model.vocab_size"
+            )
+        reads_characters = model.fresh_mingpt and self.task.kind != "clm" and not model.reads_pieces
+        if reads_characters and model.vocab_size != default_size:
             raise ValueError(
                 f"model.vocab_size can't be set for {model.name} and task.kind {self.task.kind}: its vocabulary are "
-                "the characters of the text"
+                "the characters of the text; model.vocabulary=pieces learns one"
             )
         if fresh and model.revision is not None:
             raise ValueError("model.revision is for models of the Hub; a scratch model has none")

@@ -81,9 +81,10 @@ class SpanTask(Task):
     select_by: str = "loss"
     """The dev score by which the best checkpoint is chosen."""
     shortest: int = Field(default=4, ge=4)
-    """Fewest characters to which a document is cut; one that has fewer is taken whole."""
+    """Fewest tokens (characters, or pieces: see model.vocabulary) to which a document is cut; a shorter one is taken
+    whole."""
     longest_share: float = Field(default=0.875, gt=0.0, lt=1.0)
-    """Most characters to which a document is cut, as a share of the model's block."""
+    """Most tokens to which a document is cut, as a share of the model's block."""
     span_share: float = Field(default=0.25, gt=0.0, lt=1.0)
     """Share of the cut document that is taken out, on average."""
     spans: int = Field(default=1, ge=1)

@@ -17,7 +17,9 @@ Floats = NDArray[np.floating]
 Ints = NDArray[np.int64]
 
 
-def language_scores(losses: Floats, hits: Floats, lengths: Sequence[int], told: Sequence[int]) -> dict[str, float]:
+def language_scores(
+    losses: Floats, hits: Floats, lengths: Sequence[int], told: Sequence[int], characters: Sequence[float]
+) -> dict[str, float]:
     """Mean scores over all tokens that are predicted, and over those of the spans alone.
 
     Args:
@@ -25,6 +27,7 @@ def language_scores(losses: Floats, hits: Floats, lengths: Sequence[int], told: 
         hits: 1 where the token was the likeliest, [rows, T].
         lengths: Tokens of each row.
         told: For each row, where its span begins; the span goes to the row's end, its end mark among it.
+        characters: For each row, how many characters the tokens stand for that are predicted in it.
 
     Returns:
         ``loss`` (nats a token), ``perplexity``, ``bits_per_character`` (a mark counts as a character), ``accuracy`` of
@@ -38,7 +41,7 @@ def language_scores(losses: Floats, hits: Floats, lengths: Sequence[int], told: 
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700.0)),
-        "bits_per_character": loss / math.log(2),
+        "bits_per_character": loss * int(inside.sum()) / (math.log(2) * max(1.0, sum(characters))),
         "accuracy": float(hits[inside].mean(dtype=np.float64)),
         "span_loss": span_loss,
         "span_accuracy": float(hits[span].mean(dtype=np.float64)),
@@ -95,7 +98,7 @@ class Counts:
 
 
 def counting_baselines(
-    train: Sequence[Ints], rows: Sequence[Ints], told: Sequence[int], vocabulary: int
+    train: Sequence[Ints], rows: Sequence[Ints], told: Sequence[int], characters: Sequence[float], vocabulary: int
 ) -> dict[str, dict[str, float]]:
     """What two models that only count get on the same sequences: unigram and bigram.
 
@@ -103,6 +106,7 @@ def counting_baselines(
         train: Sequences to count in.
         rows: Sequences to score.
         told: As in ``language_scores``.
+        characters: As there.
         vocabulary: How many tokens there are.
     """
     counts = Counts.of(train, vocabulary)
@@ -118,6 +122,6 @@ def counting_baselines(
         hits[0, place, 1:end] = after == counts.commonest
         hits[1, place, 1:end] = after == follows[before]
     return {
-        name: language_scores(losses[number], hits[number], lengths, told)
+        name: language_scores(losses[number], hits[number], lengths, told, characters)
         for number, name in enumerate(("unigram", "bigram"))
     }

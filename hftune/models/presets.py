@@ -25,6 +25,7 @@ from hftune.errors import HftuneError
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.learned import learned
 from hftune.models.mingpt import MinGPTConfig
+from hftune.models.pieces import build_piece_tokenizer
 from hftune.models.vocabulary import Learning, byte_level, in_bounds
 from hftune.suggest import did_you_mean
 
@@ -95,7 +96,7 @@ def _roberta_tokenizer() -> PreTrainedTokenizerBase:
 
 @dataclass(frozen=True)
 class MinGPTPreset:
-    """How a fresh minGPT and its vocabulary of characters are made."""
+    """How a fresh minGPT and its vocabulary are made."""
 
     causal: ClassVar[bool] = True
 
@@ -104,6 +105,8 @@ class MinGPTPreset:
     width: int = 256
     block: int = 128
     attention: str = "vanilla"
+    pieces: bool = False
+    """Whether it reads pieces of words that are learned from the text, and not its characters."""
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """The architecture with this tokenizer's vocabulary; generation ends where training sequences do."""
@@ -126,7 +129,9 @@ class MinGPTPreset:
             ) from error
 
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
-        """One token a character of the texts; there is nothing to learn, so the size is theirs."""
+        """One token a character of the texts, so that the size is theirs; or learned pieces, as many as asked for."""
+        if self.pieces:
+            return build_piece_tokenizer(texts, vocab_size, block_size=self.block)
         return build_char_tokenizer([TYPEABLE, *texts], block_size=self.block)
 
 
@@ -190,7 +195,9 @@ def preset(section: ModelSection) -> Preset | MinGPTPreset | GPT2Preset:
             hint=did_you_mean(key, PRESETS) or f"use --model {SCRATCH}{next(iter(PRESETS))}",
         )
     found = PRESETS[key]
-    return replace(found, **section.shape) if isinstance(found, MinGPTPreset) else found
+    if not isinstance(found, MinGPTPreset):
+        return found
+    return replace(found, **section.shape, pieces=section.reads_pieces)
 
 
 def refuse_other_head(section: ModelSection, *, causal: bool) -> None:

@@ -7,6 +7,7 @@ Used by ``hftune.tasks.span_corruption``; ``hftune data peek`` shows what comes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,13 +45,13 @@ class Corruption:
         made = cls(task.shortest, longest, task.span_share, task.spans, task.window == "anywhere")
         if longest < task.shortest:
             raise HftuneError(
-                f"documents are cut to {task.shortest} characters at least and {longest} at most, which is "
+                f"documents are cut to {task.shortest} tokens at least and {longest} at most, which is "
                 f"task.longest_share {task.longest_share:g} of the block of {block}",
                 hint="lower task.shortest, or raise task.longest_share or model.block",
             )
         if longest + made.marks > block:
             raise HftuneError(
-                f"documents of up to {longest} characters and {made.marks} marks do not fit into the block of {block}",
+                f"documents of up to {longest} tokens and {made.marks} marks do not fit into the block of {block}",
                 hint=f"lower task.longest_share to {int(1000 * (block - made.marks) / block) / 1000:g}, or task.spans",
             )
         return made
@@ -85,6 +86,20 @@ class Plan:
         """[rows]: tokens before the first span is written out; what comes from there on is the span-only loss."""
         told: Numbers = self.lengths - self.widths.sum(1) + self.spans.shape[1] + 1
         return told
+
+    def characters(self, sizes: Sequence[NDArray[np.float64]]) -> list[float]:
+        """For each corrupted document the characters that its tokens after the first stand for; a mark counts as one.
+
+        Args:
+            sizes: For each document, how many characters each of its tokens stands for.
+        """
+        marks = 2 * self.spans.shape[1] + 1
+        first_is_mark = self.spans[:, 0] == 0
+        found = []
+        for start, length, marked, size in zip(self.starts, self.lengths, first_is_mark, sizes, strict=True):
+            piece = size[start : start + length]
+            found.append(float(piece.sum() + marks - (1 if marked else piece[0])))
+        return found
 
 
 def plan(sizes: Numbers, corruption: Corruption, seed: int, epoch: int) -> Plan:

@@ -22,10 +22,11 @@ CHUNK = 256
 def seen_of_each(recipe: Recipe) -> int | None:
     """How many first characters of each document training sees; None where it sees all, or it is not so many of each.
 
-    Told by the recipe alone: the vocabulary of fresh weights is the characters of the text.
+    Told by the recipe alone, where fresh weights read the characters of the text.
     """
     task, model = recipe.task, recipe.model
-    shape = preset(model) if model.fresh_mingpt and model.tokenizer is None else None
+    by_character = model.fresh_mingpt and model.tokenizer is None and not model.reads_pieces
+    shape = preset(model) if by_character else None
     if not isinstance(task, SpanTask) or task.window == "anywhere" or not isinstance(shape, MinGPTPreset):
         return None
     return int(shape.block * task.longest_share)
@@ -45,7 +46,7 @@ def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
         return [text[:characters] for text in texts]
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
     model = recipe.model.model_copy(update={"trust_remote_code": False, "allow_pickle": False})
-    tokenizer = load_tokenizer(model, ())
+    tokenizer = load_tokenizer(model, texts)  # where pieces are learned, the same text gives the same ones again
     if not tokenizer.is_fast:
         raise HftuneError(
             f"the tokenizer of {model.name} does not tell where its tokens end",

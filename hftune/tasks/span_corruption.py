@@ -31,7 +31,7 @@ from hftune.runs.naming import public_name
 from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
 from hftune.tasks.longest_cut import seen_of_each
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
-from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
+from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens, characters_of_each
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener, counting
@@ -83,7 +83,7 @@ class SpanCorruption:
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             losses, hits = (np.asarray(part) for part in outcome.predictions)
-            return language_scores(losses, hits, lengths, told)
+            return language_scores(losses, hits, lengths, told, dev.characters)
 
         return TrainingInputs(
             train=train,
@@ -113,7 +113,8 @@ class SpanCorruption:
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for split in splits:
             fixed, drawn = self._fixed(data.named[split], tokenizer)
-            for name, scores in counting_baselines(train, fixed.rows, drawn.told.tolist(), len(tokenizer)).items():
+            counted = counting_baselines(train, fixed.rows, drawn.told.tolist(), fixed.characters, len(tokenizer))
+            for name, scores in counted.items():
                 found.setdefault(name, {})[split] = scores
         return found
 
@@ -163,7 +164,7 @@ class SpanCorruption:
                     batch_size=self.recipe.train.eval_batch_size,
                     advance=advance,
                 )
-            scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist()))
+            scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist(), rows.characters))
             begun = [Row(ids[:told].tolist()) for ids, told in zip(rows.rows[:WRITTEN], drawn.told, strict=False)]
             with counting(listener, len(begun), f"writing spans of {split}") as advance:
                 how = Decoding[Row](most=_longest(drawn), ends=frozenset({tokenizer.mask_token_id}), advance=advance)
@@ -194,7 +195,7 @@ class SpanCorruption:
                 "start fresh with --model scratch:mingpt and no --tokenizer",
             )
         self._warn_of_unknown(data, [name for name in ("dev", "test") if name in data.named], tokenizer)
-        known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1])}
+        known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1], [1])}
         if self.task_section.select_by not in known:
             raise HftuneError(
                 f"task.select_by is {self.task_section.select_by!r}, which is not among the dev scores",
@@ -219,7 +220,9 @@ class SpanCorruption:
         """Documents of dev or test, corrupted once."""
         tokens, drawn = self.drawn(texts, tokenizer, trained=False)
         mark = int(tokenizer.mask_token_id)
-        return FixedRows([corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]), drawn
+        rows = [corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]
+        sizes = characters_of_each(texts, tokenizer)
+        return FixedRows(rows, drawn.characters(sizes)), drawn
 
     def _never_seen(self, data: Corpus) -> list[str]:
         """What to say where much of the corpus lies behind the longest cut."""
@@ -253,8 +256,8 @@ def _written(
         {
             "id": row,
             "text": tokenizer.decode(rows[row][: told[row] - 1]),
-            "gold": tokenizer.decode(rows[row][told[row] : told[row] + widths[row]]),
-            "label": tokenizer.decode(one.written[:-1] if one.ended else one.written),
+            "gold": span_text(tokenizer, rows[row][told[row] : told[row] + widths[row]]),
+            "label": span_text(tokenizer, one.written[:-1] if one.ended else one.written),
             "confidence": round(exp(one.log_probability), 6),
             "ended": one.ended,
             "loss": round(float(losses[row, 1 : len(rows[row])].mean()), 6),
@@ -262,6 +265,12 @@ def _written(
         }
         for row, one in enumerate(begun)
     ]
+
+
+def span_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | Numbers) -> str:
+    """What was taken out, with its blanks: decoding takes the first one for the beginning of a text, and drops it."""
+    text: str = tokenizer.decode([tokenizer.mask_token_id, *tokens])
+    return text.removeprefix(tokenizer.mask_token)
 
 
 def _longest(drawn: Plan) -> int:

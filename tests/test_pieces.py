@@ -1,0 +1,189 @@
+"""A vocabulary of learned pieces for span corruption and answers: exact, the same each time, and scored by character."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_answerer import BORN, rows
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+
+from hftune.config import Recipe, load_recipe
+from hftune.config.model import ModelSection
+from hftune.errors import HftuneError
+from hftune.inference import predict
+from hftune.models.chars import MASK, build_char_tokenizer
+from hftune.models.pieces import build_piece_tokenizer
+from hftune.models.vocabulary import Learning, as_text, word_piece
+from hftune.pipeline import train
+from hftune.tasks import TASKS
+from hftune.tasks.corruption import Corruption, corrupted, plan
+from hftune.tasks.longest_cut import seen_parts
+from hftune.tasks.sequences import characters_of_each
+from hftune.tasks.span_corruption import span_text
+
+TEXTS = [f"{name}. {name} was born in {town} and lives in {town} ." for name, town in BORN.items()]
+SIZE = 320
+SHAPE = {"model.layers": 1, "model.heads": 2, "model.width": 32, "model.block": 48, "model.attention": "rope"}
+PIECES = {"model.vocabulary": "pieces", "model.vocab_size": SIZE}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return build_piece_tokenizer(TEXTS, SIZE, block_size=48)
+
+
+def ids(tokenizer: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, **how)["input_ids"])
+
+
+@pytest.mark.parametrize(
+    "text", ["Ann Ash was born", " a blank first", "  two", "", " ", "日本 ⁇ ë\n\ty ", "<|pad|>", "né\u0301e 🏳️‍🌈"]
+)
+def test_any_text_comes_back_exactly(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, text: str) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        found = ids(one, text, **as_text(one))
+        assert one.decode(found) == text
+        assert not {one.mask_token_id, one.pad_token_id} & set(found), "special tokens in a text are its characters"
+        assert one.model_max_length == 48 and one.unk_token is None
+
+
+def test_a_word_has_the_same_pieces_wherever_it_stands(tokenizer: PreTrainedTokenizerBase) -> None:
+    place = ids(tokenizer, "Rome")
+    assert ids(tokenizer, "was born in Rome")[-len(place) :] == place
+    assert len(place) < len("Rome"), "pieces are learned"
+    assert len(ids(tokenizer, TEXTS[0])) < len(TEXTS[0]) / 2
+    again = build_piece_tokenizer(iter(TEXTS), SIZE)
+    assert again.get_vocab() == tokenizer.get_vocab()
+    asked = ids(tokenizer, f"Where was Ann Ash born?{MASK}")
+    assert asked[-1] == tokenizer.mask_token_id and asked.count(tokenizer.mask_token_id) == 1
+
+
+def test_a_span_keeps_its_blanks(tokenizer: PreTrainedTokenizerBase) -> None:
+    letters = build_char_tokenizer(TEXTS)
+    for one in (tokenizer, letters):
+        found = ids(one, "born in Rome and")
+        assert span_text(one, found[-1:]) in (" and", "d")
+        assert span_text(one, found) == (" born in Rome and" if one is tokenizer else "born in Rome and")
+
+
+def test_vocabularies_that_can_not_be_had() -> None:
+    with pytest.raises(HftuneError, match="256 bytes and 2 special tokens at least; 257 was asked for") as caught:
+        build_piece_tokenizer(TEXTS, 257)
+    assert "model.vocab_size to 258" in caught.value.hint
+    with pytest.raises(HftuneError, match="no text to learn pieces"):
+        build_piece_tokenizer(["", "\n"], SIZE)
+    assert len(build_piece_tokenizer(["ab"], 4000)) == 258, "a text that gives no more is no mistake"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task.kind": "classify", "model.vocabulary": "pieces"}, "vocabulary can be set for scratch:mingpt only"),
+        ({"task.kind": "answer", "model.name": "a/b", "model.vocabulary": "pieces"}, "has one of its own kind"),
+        ({"task.kind": "span", "model.tokenizer": "x", "model.vocabulary": "characters"}, "both say what is read"),
+        ({"task.kind": "clm", "model.vocabulary": "characters"}, "clm learns pieces, of model.vocab_size"),
+        ({"task.kind": "span", "model.vocabulary": "characters", "model.vocab_size": 500}, "model.vocabulary=pieces"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(HftuneError, match=message):
+        load_recipe(None, settings)
+
+
+def test_tokens_are_measured_in_characters(tokenizer: PreTrainedTokenizerBase) -> None:
+    letters = build_char_tokenizer([*TEXTS, "ë日"])
+    lossy = word_piece(lambda: TEXTS, Learning(120))
+    texts = [*TEXTS, "née ë日"]
+    for one in (tokenizer, letters, lossy):
+        sizes = characters_of_each(texts, one)
+        assert [len(size) for size in sizes] == [len(ids(one, text, **as_text(one))) for text in texts]
+        assert [size.sum() for size in sizes] == [len(text) for text in texts]
+        assert all((size >= 0).all() for size in sizes)
+    assert all((size == 1).all() for size in characters_of_each(texts, letters))
+
+
+class Slow(BertTokenizer):
+    """A tokenizer that can't tell where its tokens end."""
+
+    is_fast = False
+
+    def __call__(self, *texts: Any, **how: Any) -> Any:
+        assert not how["return_offsets_mapping"]
+        return super().__call__(*texts, **how)
+
+
+def test_a_slow_tokenizer_shares_the_characters_out_evenly() -> None:
+    slow = Slow(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "ab": 5, "c": 6})
+    (sizes,) = characters_of_each(["ab c ab"], slow)
+    assert sizes == pytest.approx([7 / 3] * 3)
+
+
+@pytest.mark.parametrize("spans", [1, 2])
+def test_every_predicted_character_is_counted(spans: int) -> None:
+    letters = build_char_tokenizer(TEXTS)
+    tokens = [np.array(ids(letters, text)) for text in TEXTS * 20]
+    drawn = plan(np.array([len(row) for row in tokens]), Corruption(4, 40, 0.3, spans, False), seed=1, epoch=0)
+    found = drawn.characters(characters_of_each(TEXTS * 20, letters))
+    assert (drawn.spans[:, 0] == 0).any(), "some begin with a hole"
+    assert found == [len(corrupted(row, drawn, place, 1)) - 1 for place, row in enumerate(tokens)]
+
+
+def test_what_was_read_is_cut_by_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
+    long = " ".join(TEXTS)
+    texts = [*TEXTS, long]
+    recipe = load_recipe(None, {"task.kind": "span", "model.name": "scratch:mingpt", **SHAPE, **PIECES})
+    own = build_piece_tokenizer(texts, SIZE)
+    kept = ids(own, long)[: int(48 * 0.875)]
+    assert seen_parts(recipe, texts) == [*TEXTS, own.decode(kept)]
+    assert len(own.decode(kept)) > len(kept)
+
+
+def recipe(task: str, name: Path | str, **values: Any) -> Recipe:
+    settings = {"data.name": str(name), "train.batch_size": 4, "train.learning_rate": 1e-2, "train.epochs": 2}
+    return load_recipe(None, {**settings, **values}, task=task)
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, questions, and a run that has read the corpus in pieces."""
+    place = tmp_path_factory.mktemp("pieces")
+    (place / "wiki.txt").write_text("\n".join(TEXTS) + "\n")
+    for split in ("train", "dev"):
+        (place / f"{split}.tsv").write_text(rows(list(BORN)))
+    train(recipe("span", place / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}), place / "read")
+    return place
+
+
+def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
+    metrics = json.loads((read / "read" / "metrics.json").read_text())
+    dev = metrics["splits"]["dev"]
+    task = TASKS["span"](recipe("span", read / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}))
+    data = task.load_data()
+    inputs = task.prepare(data, task.load_tokenizer(data))
+    predicted = sum(inputs.dev_lengths) - len(inputs.dev_lengths)
+    characters = sum(inputs.dev.characters)  # type: ignore[attr-defined]
+    assert characters > predicted
+    assert dev["bits_per_character"] == pytest.approx(dev["loss"] * predicted / characters / math.log(2), rel=1e-4)
+    for row in (json.loads(line) for line in (read / "read" / "predictions" / "dev.jsonl").read_text().splitlines()):
+        prefix, _, suffix = row["text"].partition(MASK)
+        # Only a hole at the very beginning has the blank that is put before every text.
+        assert any(text.startswith(f"{prefix}{row['gold']}{suffix}".lstrip()) for text in TEXTS)
+
+
+def test_answers_are_learned_in_pieces(read: Path) -> None:
+    settings = {"model.name": str(read / "read"), "train.epochs": 40, "train.eval_steps": 80}
+    result = train(recipe("answer", read, **settings), read / "asked")
+    assert result.metrics["splits"]["dev"]["exact_match"] == 1.0, "six answers are soon known by heart"
+    rows = result.run.read_predictions("dev")
+    assert all(row["seen_in_pretraining"] and row["seen_in_finetuning"] for row in rows)
+    assert [one.label for one in predict(result.run.path, ["Where was Bob Bay born?"])] == ["Oslo"]
+    fresh = {"model.name": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
+    made = train(recipe("answer", read, **fresh), read / "fresh")
+    assert len(AutoTokenizer.from_pretrained(made.run.model)) == SIZE, "without pretraining too"
+    assert ModelSection(name=str(made.run.path)).reads_pieces is False
