@@ -1,4 +1,4 @@
-"""A vocabulary of learned pieces for span corruption and answers: exact, the same each time, and scored by character."""
+"""A vocabulary of learned pieces for span corruption and answers: exact, always the same, and scored by character."""
 
 from __future__ import annotations
 

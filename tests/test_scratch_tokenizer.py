@@ -44,7 +44,7 @@ def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
 def test_shapes_and_heads_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="layers, block can be set for scratch:mingpt only"):
         ModelSection(name="scratch:bert-tiny", layers=2, block=64)
-    with pytest.raises(HftuneError, match="its vocabulary are the characters of the text; model.vocabulary=pieces"):
+    with pytest.raises(HftuneError, match=r"its vocabulary are the characters of the text; model\.vocabulary=pieces"):
         load_recipe(None, {"model.name": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
     with pytest.raises(HftuneError, match="needs an encoder") as caught:
         refuse_other_head(ModelSection(name="scratch:mingpt"), causal=False)
