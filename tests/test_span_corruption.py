@@ -307,6 +307,19 @@ def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
     assert "other.txt: 1 of 17 characters are unknown to the tokenizer: 'Å' (U+00C5) × 1" in caplog.text
 
 
+@pytest.mark.parametrize("vocabulary", ["characters", "pieces"])
+def test_text_that_is_never_seen_is_said(tmp_path: Path, vocabulary: str) -> None:
+    corpus = tmp_path / "long.txt"
+    corpus.write_text("".join(f"{number} {' '.join('xyz'[number:] * 60)}\n" for number in range(2)), encoding="utf-8")
+    for changes, told in (({}, True), ({"task.window": "anywhere"}, False), ({"model.block": 600}, False)):
+        task = TASKS["span"](recipe(corpus, **{"model.vocabulary": vocabulary, **changes}))
+        data = task.load_data()
+        notes = task.prepare(data, task.load_tokenizer(data)).notes
+        assert bool(notes) == told
+    job = assemble(recipe(corpus, **{"model.vocabulary": vocabulary}), RunDir(tmp_path / "run"), Silent())
+    assert "cut at their first 42 tokens" in job.inputs.notes[0]
+
+
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
     section = recipe(corpus_file).data
     corpus = load_corpus(section)
@@ -339,7 +352,7 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
     other = asked_for(monkeypatch, "--corpus", "wiki.txt", "--model", "runs/a")
     assert (other.model.name, other.model.attention, other.task.kind) == ("runs/a", None, "span")
     named = asked_for(monkeypatch, "--recipe", "pretrain/births-real", "--set", "task.spans=2")
-    assert isinstance(named.task, SpanTask) and (named.task.spans, named.task.shortest) == (2, 48)
+    assert isinstance(named.task, SpanTask) and (named.task.spans, named.task.shortest) == (2, 24)
 
 
 @pytest.mark.parametrize(

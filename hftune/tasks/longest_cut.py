@@ -1,6 +1,6 @@
 """What of a document span corruption ever sees: all of it, or what stands before the longest cut.
 
-``span_corruption`` says so before training, ``seen`` looks for names in what was read.
+``hftune.tasks.seen`` looks for names in what was read.
 """
 
 from __future__ import annotations
@@ -11,25 +11,11 @@ from hftune.config.recipe import Recipe
 from hftune.config.task import SpanTask
 from hftune.errors import HftuneError
 from hftune.models.load import load_config, load_tokenizer
-from hftune.models.presets import MinGPTPreset, preset
 from hftune.models.vocabulary import as_text
 from hftune.tasks.corruption import Corruption
 
 CHUNK = 256
 """Documents that are tokenised together: where each token ends takes more memory than the tokens."""
-
-
-def seen_of_each(recipe: Recipe) -> int | None:
-    """How many first characters of each document training sees; None where it sees all, or it is not so many of each.
-
-    Told by the recipe alone, where fresh weights read the characters of the text.
-    """
-    task, model = recipe.task, recipe.model
-    by_character = model.fresh_mingpt and model.tokenizer is None and not model.reads_pieces
-    shape = preset(model) if by_character else None
-    if not isinstance(task, SpanTask) or task.window == "anywhere" or not isinstance(shape, MinGPTPreset):
-        return None
-    return int(shape.block * task.longest_share)
 
 
 def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
@@ -41,12 +27,10 @@ def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
     task = recipe.task
     if not isinstance(task, SpanTask) or task.window == "anywhere":
         return texts
-    characters = seen_of_each(recipe)
-    if characters is not None:
-        return [text[:characters] for text in texts]
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
     model = recipe.model.model_copy(update={"trust_remote_code": False, "allow_pickle": False})
-    tokenizer = load_tokenizer(model, texts)  # where pieces are learned, the same text gives the same ones again
+    # What a scratch model reads was made of these texts, and is made of them again.
+    tokenizer = load_tokenizer(model, texts)
     if not tokenizer.is_fast:
         raise HftuneError(
             f"the tokenizer of {model.name} does not tell where its tokens end",

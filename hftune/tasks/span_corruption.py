@@ -29,7 +29,6 @@ from hftune.models.presets import refuse_other_head
 from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
 from hftune.runs.naming import public_name
 from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
-from hftune.tasks.longest_cut import seen_of_each
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens, characters_of_each
 from hftune.tasks.task import DataFacts, Evaluation
@@ -40,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 SHORTEST = 4
 """Fewest characters of a document that has room for a span and something around it."""
+LITTLE = 0.01
+"""Share of the text that may lie behind the longest cut without a word."""
 PROBE_ROWS = 8
 WRITTEN = 500
 """Documents of a split whose spans the model writes out in predictions."""
@@ -63,7 +64,7 @@ class SpanCorruption:
     def describe(self, data: Corpus) -> DataFacts:
         """Documents, fingerprints and what was done to them."""
         rows = {name: len(texts) for name, texts in data.named.items()}
-        return DataFacts(data.source, rows, data.fingerprints, (*data.notes, *self._never_seen(data)))
+        return DataFacts(data.source, rows, data.fingerprints, data.notes)
 
     def load_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
         """The model's own, or one of the corpus's characters."""
@@ -98,6 +99,7 @@ class SpanCorruption:
             tokens=tokens.fingerprint,
             preprocess_logits=token_scores,
             epoch_lengths=train.lengths,
+            notes=_never_seen(tokens.sizes, corruption),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -224,23 +226,20 @@ class SpanCorruption:
         sizes = characters_of_each(texts, tokenizer)
         return FixedRows(rows, drawn.characters(sizes)), drawn
 
-    def _never_seen(self, data: Corpus) -> list[str]:
-        """What to say where much of the corpus lies behind the longest cut."""
-        longest = seen_of_each(self.recipe)
-        if longest is None:
-            return []
-        total = sum(map(len, data.train))
-        behind = sum(max(0, len(text) - longest) for text in data.train)
-        if behind < total / 100:
-            return []
-        return [
-            f"documents are cut at their first {longest} characters: {behind / total:.0%} of the text is never seen "
-            "(task.window=anywhere sees all of it)"
-        ]
-
     def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
         """Sizes of the corpus, for the report."""
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
+
+
+def _never_seen(sizes: Numbers, corruption: Corruption) -> tuple[str, ...]:
+    """What to say where much of the corpus lies behind the longest cut."""
+    behind = 0 if corruption.anywhere else np.maximum(0, sizes - corruption.longest).sum() / sizes.sum()
+    if behind < LITTLE:
+        return ()
+    return (
+        f"documents are cut at their first {corruption.longest} tokens: {behind:.0%} of the text is never seen "
+        "(task.window=anywhere sees all of it)",
+    )
 
 
 def _written(
