@@ -105,7 +105,7 @@ class QuestionData(Section):
     test: str | None = None
     """File of the test split, which may have no answers."""
     corpus: str | None = None
-    """Text whose characters a fresh model's tokenizer knows too; wiki.txt beside the questions where not given."""
+    """Text that a fresh model's vocabulary is made of too; wiki.txt beside the questions where not given."""
     template: str | None = None
     """A question with {} where the name stands, to tell names that were seen; found from train where not given."""
     dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
