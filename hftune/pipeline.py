@@ -7,7 +7,7 @@ Called by ``hftune.cli`` and by Python users (``from hftune import train``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,7 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
     inputs = task.prepare(data, tokenizer)
     for note in inputs.notes:
         listener.note(note)
+    facts = replace(facts, notes=(*facts.notes, *inputs.notes))
 
     listener.stage("loading model")
     loaded = task.build_model(data, tokenizer)

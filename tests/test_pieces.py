@@ -13,7 +13,6 @@ from tiny_answerer import BORN, rows
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from hftune.config import Recipe, load_recipe
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.inference import predict
 from hftune.models.chars import MASK, build_char_tokenizer
@@ -25,6 +24,7 @@ from hftune.tasks.corruption import Corruption, corrupted, plan
 from hftune.tasks.longest_cut import seen_parts
 from hftune.tasks.sequences import characters_of_each
 from hftune.tasks.span_corruption import span_text
+from hftune.training.progress import Silent
 
 TEXTS = [f"{name}. {name} was born in {town} and lives in {town} ." for name, town in BORN.items()]
 SIZE = 320
@@ -75,8 +75,8 @@ def test_a_span_keeps_its_blanks(tokenizer: PreTrainedTokenizerBase) -> None:
 def test_vocabularies_that_can_not_be_had() -> None:
     with pytest.raises(HftuneError, match="256 bytes and 2 special tokens at least; 257 was asked for") as caught:
         build_piece_tokenizer(TEXTS, 257)
-    assert "model.vocab_size to 258" in caught.value.hint
-    with pytest.raises(HftuneError, match="no text to learn pieces"):
+    assert "ask for 258" in caught.value.hint
+    with pytest.raises(HftuneError, match="no text to learn a vocabulary from"):
         build_piece_tokenizer(["", "\n"], SIZE)
     assert len(build_piece_tokenizer(["ab"], 4000)) == 258, "a text that gives no more is no mistake"
 
@@ -85,10 +85,15 @@ def test_vocabularies_that_can_not_be_had() -> None:
     ("settings", "message"),
     [
         ({"task.kind": "classify", "model.vocabulary": "pieces"}, "vocabulary can be set for scratch:mingpt only"),
-        ({"task.kind": "answer", "model.name": "a/b", "model.vocabulary": "pieces"}, "has one of its own kind"),
+        ({"task.kind": "answer", "model.name": "a/b", "model.vocabulary": "pieces"}, "vocabulary can be set for"),
         ({"task.kind": "span", "model.tokenizer": "x", "model.vocabulary": "characters"}, "both say what is read"),
         ({"task.kind": "clm", "model.vocabulary": "characters"}, "clm learns pieces, of model.vocab_size"),
         ({"task.kind": "span", "model.vocabulary": "characters", "model.vocab_size": 500}, "model.vocabulary=pieces"),
+        ({"task.kind": "span", "model.tokenizer": "x", "model.vocab_size": 500}, "x is there"),
+        (
+            {"task.kind": "span", "model.name": "a/b", "model.vocabulary": "pieces", "model.layers": 2},
+            "layers, vocabulary can be set",
+        ),
     ],
 )
 def test_what_would_be_ignored_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -100,6 +105,7 @@ def test_tokens_are_measured_in_characters(tokenizer: PreTrainedTokenizerBase) -
     letters = build_char_tokenizer([*TEXTS, "ë日"])
     lossy = word_piece(lambda: TEXTS, Learning(120))
     texts = [*TEXTS, "née ë日"]
+    assert characters_of_each(["born  "], lossy)[0].sum() == 6, "what is left out at the end too"
     for one in (tokenizer, letters, lossy):
         sizes = characters_of_each(texts, one)
         assert [len(size) for size in sizes] == [len(ids(one, text, **as_text(one))) for text in texts]
@@ -125,22 +131,33 @@ def test_a_slow_tokenizer_shares_the_characters_out_evenly() -> None:
 
 
 @pytest.mark.parametrize("spans", [1, 2])
-def test_every_predicted_character_is_counted(spans: int) -> None:
-    letters = build_char_tokenizer(TEXTS)
-    tokens = [np.array(ids(letters, text)) for text in TEXTS * 20]
-    drawn = plan(np.array([len(row) for row in tokens]), Corruption(4, 40, 0.3, spans, False), seed=1, epoch=0)
-    found = drawn.characters(characters_of_each(TEXTS * 20, letters))
-    assert (drawn.spans[:, 0] == 0).any(), "some begin with a hole"
-    assert found == [len(corrupted(row, drawn, place, 1)) - 1 for place, row in enumerate(tokens)]
+@pytest.mark.parametrize("kind", ["characters", "pieces"])
+def test_every_predicted_character_is_counted(tokenizer: PreTrainedTokenizerBase, kind: str, spans: int) -> None:
+    """Against what decoding makes of the tokens, one by one; every character of these texts is one byte."""
+    one = tokenizer if kind == "pieces" else build_char_tokenizer(TEXTS)
+    texts = TEXTS * 20
+    tokens = [np.array(ids(one, text)) for text in texts]
+    drawn = plan(np.array([len(row) for row in tokens]), Corruption(4, 12, 0.3, spans, True), seed=1, epoch=0)
+    found = drawn.characters(characters_of_each(texts, one))
+    assert (drawn.spans[:, 0] == 0).any() and drawn.starts.max() > 0, "some begin with a hole, some in the middle"
+    for place, row in enumerate(tokens):
+        made = corrupted(row, drawn, place, 1)
+        written = sum(len(span_text(one, [token])) if token != 1 else 1 for token in made[1:].tolist())
+        added = kind == "pieces" and drawn.starts[place] == 0 and made[0] == 1
+        assert found[place] == written - added, "the blank before a text is no character of it"
 
 
-def test_what_was_read_is_cut_by_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_what_was_read_is_cut_by_pieces(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     long = " ".join(TEXTS)
     texts = [*TEXTS, long]
     recipe = load_recipe(None, {"task.kind": "span", "model.name": "scratch:mingpt", **SHAPE, **PIECES})
     own = build_piece_tokenizer(texts, SIZE)
     kept = ids(own, long)[: int(48 * 0.875)]
     assert seen_parts(recipe, texts) == [*TEXTS, own.decode(kept)]
+    coarse = build_piece_tokenizer(TEXTS, 270)
+    coarse.save_pretrained(tmp_path)
+    cut = coarse.decode(ids(coarse, long)[: int(48 * 0.875)])
+    assert seen_parts(recipe, texts, tmp_path)[-1] == cut != own.decode(kept), "the run's own, where it is there"
     assert len(own.decode(kept)) > len(kept)
 
 
@@ -186,4 +203,59 @@ def test_answers_are_learned_in_pieces(read: Path) -> None:
     fresh = {"model.name": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
     made = train(recipe("answer", read, **fresh), read / "fresh")
     assert len(AutoTokenizer.from_pretrained(made.run.model)) == SIZE, "without pretraining too"
-    assert ModelSection(name=str(made.run.path)).reads_pieces is False
+    known = AutoTokenizer.from_pretrained(made.run.model).get_vocab()
+    assert "ĠAnn" in known and "Ann" not in known, "the corpus is read line by line, as in pretraining"
+
+
+def test_a_prompt_with_a_hole_is_read_as_it_was_in_training(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    row = np.array(ids(tokenizer, TEXTS[0]))
+    drawn = plan(np.array([len(row)] * 50), Corruption(8, 30, 0.3, 1, False), seed=1, epoch=0)
+    for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        checked = 0
+        for place in range(50):
+            made = corrupted(row, drawn, place, one.mask_token_id).tolist()
+            parts = " ".join(one.convert_ids_to_tokens(made)).split(f" {MASK}")
+            if all(part.strip().startswith("Ġ") for part in parts if part.strip()):  # each begins a word
+                assert ids(one, one.decode(made)) == made
+                checked += 1
+        assert checked > 5
+
+
+def test_a_long_answer_is_not_cut_off_where_the_learned_ones_are_short(read: Path) -> None:
+    """A town that was never learned has as many letters as these, and more pieces."""
+    settings = {"model.name": str(read / "read"), "train.max_steps": 1}
+    asked = train(recipe("answer", read, **settings), read / "asked-briefly")
+    tokenizer = AutoTokenizer.from_pretrained(asked.run.model)
+    assert {len(ids(tokenizer, town)) for town in BORN.values()} == {1} and len(ids(tokenizer, "Zürq")) > 3
+    facts = json.loads((asked.run.model / "hftune.json").read_text())
+    assert facts["longest_answer"] == 5, "four letters and the mark"
+
+
+def test_other_text_is_counted_in_the_vocabulary_of_the_run(read: Path, tmp_path: Path) -> None:
+    """Baselines beside a run's scores are of the same tokens, not of a vocabulary of the other text."""
+    other = [f"{text} Indeed, indeed ." for text in TEXTS[:4]]
+    (tmp_path / "other.txt").write_text("\n".join(other) + "\n")
+    settings = {"model.name": "scratch:mingpt", **SHAPE, **PIECES}
+    task = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
+    data = task.load_data()
+    again = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
+    again.evaluate(read / "read" / "model", data, ["dev"], Silent())
+    own = AutoTokenizer.from_pretrained(read / "read" / "model").get_vocab()
+    assert again.load_tokenizer(data).get_vocab() == own != task.load_tokenizer(data).get_vocab()
+    assert again.baselines(data, ["dev"]) != task.baselines(data, ["dev"])
+
+
+def test_a_document_of_one_token_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("\n".join([*TEXTS, "born"]) + "\n")
+    wanted = recipe("span", tmp_path / "short.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES})
+    with pytest.raises(HftuneError, match=r"1 of 7 documents have fewer than 2 tokens .* such as 'born'") as caught:
+        train(wanted, tmp_path / "run")
+    assert "model.vocabulary" in caught.value.hint
+
+
+def test_what_is_never_seen_is_kept_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("\n".join(" ".join(TEXTS[start:]) for start in range(3)) + "\n")
+    settings = {"model.name": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
+    result = train(recipe("span", tmp_path / "long.txt", **settings), tmp_path / "run")
+    assert any("first 42 tokens" in note for note in result.metrics["data"]["notes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
     """Print documents as training cuts them in its first epoch, with the span marked, and what the model sees."""
     from hftune.quiet import quiet_libraries
     from hftune.tasks.corruption import corrupted
+    from hftune.tasks.sequences import Tokens
     from hftune.tasks.span_corruption import SpanCorruption, span_text
 
     quiet_libraries()
@@ -43,6 +45,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
         marked = _marked(piece, spans, lambda part: span_text(tokenizer, part))
         shown.append({"text": texts[row], "cut": marked, "sequence": tokenizer.decode(sequence)})
     facts = task.describe(data)
+    facts = replace(facts, notes=(*facts.notes, *task.never_seen(Tokens(data.train, tokenizer), tokenizer)))
     if as_json:
         terminal.show_json({**facts.as_dict(), "split": split, "examples": shown})
         return

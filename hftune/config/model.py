@@ -67,14 +67,11 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> ModelSection:
-        if self.vocabulary is not None and not self.fresh_mingpt:
-            raise ValueError(f"vocabulary can be set for {MINGPT} only; {self.name} has one of its own kind")
         if self.vocabulary is not None and self.tokenizer is not None:
             raise ValueError(
                 f"vocabulary and tokenizer both say what is read ({self.tokenizer}); leave one of them out"
             )
-        if self.shape and not self.fresh_mingpt:
-            raise ValueError(
-                f"{', '.join(self.shape)} can be set for {MINGPT} only; {self.name} has a shape of its own"
-            )
+        asked = [*self.shape, *(["vocabulary"] if self.vocabulary else [])]
+        if asked and not self.fresh_mingpt:
+            raise ValueError(f"{', '.join(asked)} can be set for {MINGPT} only; {self.name} brings its own")
         return self

@@ -71,8 +71,10 @@ class Recipe(Section):
             raise ValueError(
                 "model.vocabulary is for task.kind span and answer; clm learns pieces, of model.vocab_size"
             )
-        reads_characters = model.fresh_mingpt and self.task.kind != "clm" and not model.reads_pieces
-        if reads_characters and model.vocab_size != default_size:
+        learns_none = model.fresh_mingpt and self.task.kind != "clm" and not model.reads_pieces
+        if learns_none and model.vocab_size != default_size:
+            if model.tokenizer is not None:
+                raise ValueError(f"model.vocab_size is for a vocabulary that is learned; {model.tokenizer} is there")
             raise ValueError(
                 f"model.vocab_size can't be set for {model.name} and task.kind {self.task.kind}: its vocabulary are "
                 "the characters of the text; model.vocabulary=pieces learns one"

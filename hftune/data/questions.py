@@ -151,7 +151,7 @@ def read_questions(path: Path, *, answers: bool | None = None) -> Questions:
 
 
 def corpus_file(section: QuestionData) -> Path | None:
-    """The text whose characters a fresh model's tokenizer knows too: named, or beside the questions."""
+    """The text that a fresh model's vocabulary is made of too: named, or beside the questions."""
     if section.corpus is not None:
         found = as_path(section.corpus)
         if found is None or not found.is_file():

@@ -1,4 +1,4 @@
-"""Scores of language models, from the loss of each token; and what counting characters gets. Called by tasks."""
+"""Scores of language models, from the loss of each token; and what counting tokens gets. Called by tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def language_scores(
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700.0)),
-        "bits_per_character": loss * int(inside.sum()) / (math.log(2) * max(1.0, sum(characters))),
+        "bits_per_character": loss * int(inside.sum()) / (math.log(2) * sum(characters)),
         "accuracy": float(hits[inside].mean(dtype=np.float64)),
         "span_loss": span_loss,
         "span_accuracy": float(hits[span].mean(dtype=np.float64)),

@@ -53,7 +53,7 @@ class Answerer:
         batch_size: int = 256,
         advance: Callable[[int], None] = lambda rows: None,
     ) -> list[Answer]:
-        """The likeliest answer letter by letter, in the order of the questions, whatever the batch size."""
+        """The likeliest answer token by token, in the order of the questions, whatever the batch size."""
         marked = next((question for question in questions if MASK in question), None)
         if marked is not None:
             raise HftuneError(

@@ -7,17 +7,16 @@ exactly, and nothing is unknown. Saved as tokenizer.json, it loads through AutoT
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from hftune.errors import HftuneError
 from hftune.models.chars import MASK
-from hftune.models.vocabulary import PAD, in_bounds
+from hftune.models.vocabulary import PAD, Learning, byte_pairs
 
-LEAST = 2
-"""Times that a pair must occur to become a piece."""
+logger = logging.getLogger(__name__)
 
 
 def build_piece_tokenizer(
@@ -26,7 +25,8 @@ def build_piece_tokenizer(
     """Learn pieces from ``texts``: the same texts give the same ids.
 
     A blank is put before every text, and taken away again in decoding. So a word has the same pieces wherever it
-    stands: the place that a document names is the place that answers a question.
+    stands: the place that a document names is the place that answers a question. What is typed behind a ⁇ is taken
+    for the beginning of a word, with a blank or without.
 
     Args:
         texts: what to learn from; read once.
@@ -36,31 +36,11 @@ def build_piece_tokenizer(
     Raises:
         HftuneError: there is nothing to learn from, or the size has no room for the bytes.
     """
-    alphabet, special = sorted(pre_tokenizers.ByteLevel.alphabet()), [PAD, MASK]
-    if vocab_size < len(alphabet) + len(special):
-        raise HftuneError(
-            f"a vocabulary of pieces has the 256 bytes and {len(special)} special tokens at least; {vocab_size} was "
-            "asked for",
-            hint=f"set model.vocab_size to {len(alphabet) + len(special)} or more",
-        )
-    kept = [in_bounds(text) for text in texts if text.strip()]
-    if not kept:
-        raise HftuneError(
-            "there is no text to learn pieces of words from",
-            hint="check that the corpus file is not empty and is the one you meant",
-        )
-    backend = Tokenizer(models.BPE())
-    backend.normalizer = normalizers.Prepend(" ")
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # The blank is put before what follows a ⁇ as well, so the one that stands there must not count beside it.
+    mark = AddedToken(MASK, rstrip=True, normalized=False, special=True)
+    backend = byte_pairs(lambda: texts, Learning(vocab_size), (PAD, mark), normalizers.Prepend(" "))
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=LEAST,
-        special_tokens=special,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    backend.train_from_iterator(kept, trainer)
+    logger.info("the vocabulary is learned from train: byte-level BPE, %d tokens", backend.get_vocab_size())
     limit = {} if block_size is None else {"model_max_length": block_size}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,

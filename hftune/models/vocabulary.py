@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
@@ -87,7 +87,17 @@ def train_vocabulary(kind: str, texts: Texts, learning: Learning, *, exact: bool
 
 def byte_level(texts: Texts, learning: Learning) -> PreTrainedTokenizerFast:
     """Byte-pair encoding of bytes, as GPT-2 has: any text comes back exactly, and nothing is unknown."""
-    special = _special((END, PAD), learning)
+    backend = byte_pairs(texts, learning, _special((END, PAD), learning))
+    return _fast(backend, learning, eos_token=END, bos_token=END, pad_token=PAD)
+
+
+def byte_pairs(
+    texts: Texts,
+    learning: Learning,
+    special: Sequence[str | AddedToken],
+    normalizer: normalizers.Normalizer | None = None,
+) -> Tokenizer:
+    """Learn which bytes stand together; the normalizer goes over every text first."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(alphabet) + len(special)
     if learning.vocab_size < least:
@@ -97,17 +107,19 @@ def byte_level(texts: Texts, learning: Learning) -> PreTrainedTokenizerFast:
             hint=f"ask for {least} or more",
         )
     backend = Tokenizer(models.BPE())
+    if normalizer is not None:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=learning.vocab_size,
         min_frequency=learning.min_frequency,
-        special_tokens=special,
+        special_tokens=list(special),
         initial_alphabet=alphabet,
         show_progress=False,
     )
     _train(backend, trainer, texts)
-    return _fast(backend, learning, eos_token=END, bos_token=END, pad_token=PAD)
+    return backend
 
 
 def word_piece(texts: Texts, learning: Learning) -> PreTrainedTokenizerFast:

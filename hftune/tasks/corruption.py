@@ -21,6 +21,9 @@ STREAM = 0x5BA9
 UNSEEN = 2**32 - 1
 """Stands for the epoch of dev and test: training never comes so far."""
 
+LEAST = 2
+"""Fewest tokens of a document: something is taken out, something stays."""
+
 Numbers = NDArray[np.int64]
 
 
@@ -130,6 +133,17 @@ def plan(sizes: Numbers, corruption: Corruption, seed: int, epoch: int) -> Plan:
     # Where the holes are in what stays, from left to right; each span then pushes the later ones on.
     holes = np.sort(_whole(draws[:, 2 + count :], 0, (lengths - widths.sum(1))[:, None]), axis=1)
     return Plan(starts, lengths, holes + widths.cumsum(1) - widths, widths)
+
+
+def refuse_without_room(sizes: Numbers, texts: Sequence[str]) -> None:
+    """A document of one token has no room for a span, however many characters it has."""
+    narrow = np.flatnonzero(sizes < LEAST)
+    if len(narrow):
+        raise HftuneError(
+            f"{len(narrow):,} of {len(sizes):,} documents have fewer than {LEAST} tokens in this vocabulary, and so no "
+            f"room for a span, such as {texts[narrow[0]][:60]!r}",
+            hint="leave them out of the text, or read characters (model.vocabulary)",
+        )
 
 
 def corrupted(tokens: Numbers, drawn: Plan, row: int, mark: int) -> Numbers:

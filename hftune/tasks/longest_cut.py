@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hftune.config.recipe import Recipe
 from hftune.config.task import SpanTask
@@ -18,8 +19,13 @@ CHUNK = 256
 """Documents that are tokenised together: where each token ends takes more memory than the tokens."""
 
 
-def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
+def seen_parts(recipe: Recipe, texts: Sequence[str], saved: Path | None = None) -> Sequence[str]:
     """What training sees of each document, whatever weights and vocabulary it starts with.
+
+    Args:
+        recipe: What was trained.
+        texts: The training text.
+        saved: The trained model, which has the vocabulary; learned from the texts again where it is not there.
 
     Raises:
         HftuneError: The weights, whose block draws the line, can't be found any more.
@@ -29,7 +35,8 @@ def seen_parts(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
         return texts
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
     model = recipe.model.model_copy(update={"trust_remote_code": False, "allow_pickle": False})
-    # What a scratch model reads was made of these texts, and is made of them again.
+    if model.from_scratch and model.tokenizer is None and saved is not None and saved.is_dir():
+        model = model.model_copy(update={"tokenizer": str(saved)})
     tokenizer = load_tokenizer(model, texts)
     if not tokenizer.is_fast:
         raise HftuneError(

@@ -35,7 +35,7 @@ from hftune.training.progress import Listener
 
 PROBE_ROWS = 8
 SLACK = 2
-"""How many times as long as the longest training answer an answer may become before it is cut off."""
+"""How many times as many tokens as the longest training answer an answer may have before it is cut off."""
 SCORES = ("exact_match", "loss")
 
 
@@ -61,8 +61,9 @@ class QuestionAnswering:
         return DataFacts(data.source, {name: len(rows) for name, rows in named.items()}, prints, data.notes)
 
     def load_tokenizer(self, data: QuestionSplits) -> PreTrainedTokenizerBase:
-        """The checkpoint's own; for a fresh model the characters of the corpus and the training questions."""
-        corpus = [] if data.corpus is None or not self.recipe.model.from_scratch else [read_text(data.corpus)]
+        """The checkpoint's own; for a fresh model made of the corpus, line by line, and the training questions."""
+        beside = data.corpus if self.recipe.model.from_scratch else None
+        corpus = [] if beside is None else read_text(beside).splitlines()
         tokenizer = load_tokenizer(self.recipe.model, [*corpus, *data.train.questions, *data.train.known])
         check_marks(tokenizer, self.recipe.model.name)
         return tokenizer
@@ -122,7 +123,9 @@ class QuestionAnswering:
     ) -> None:
         """Weights, code, tokenizer: what pipeline("text-generation") and `hftune predict` load."""
         lengths = [len(ids) - asked for ids, asked in sequences(tokenizer, data.train.questions, data.train.known)]
-        Answerer(model, tokenizer, SLACK * max(lengths)).save(
+        # Where the training answers are words of one piece, another word as long may need one for each of its bytes.
+        spelled = max(len(answer.encode()) for answer in data.train.known) + 1
+        Answerer(model, tokenizer, max(SLACK * max(lengths), spelled)).save(
             folder,
             base_model=public_name(self.recipe.model.name),
             method=self.recipe.method.kind,
@@ -176,8 +179,9 @@ class QuestionAnswering:
 def forced_match(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether each row's answer is the one that greedy decoding gives: [B, T, V] and [B, T] → [B, 1].
 
-    Greedy decoding writes the right answer if and only if, after every beginning of the right answer, the likeliest
-    next token is the right one: one forward pass over the right answers tells, and nothing need be decoded.
+    Greedy decoding writes the right answer, in its usual tokens, if and only if after every beginning of it the
+    likeliest next token is the right one: one forward pass over the right answers tells, and nothing need be decoded.
+    Pieces can spell a word in another way too; such an answer is right when it is decoded, and not counted here.
     """
     wanted = labels[:, 1:]
     right = (logits[:, :-1].argmax(-1) == wanted) | (wanted == IGNORED)

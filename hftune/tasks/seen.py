@@ -133,7 +133,7 @@ def pretraining_of(model: ModelSection) -> Pretraining:
     except HftuneError as error:
         return Pretraining(f"the corpus of {name} can't be read ({error.message})", None)
     try:
-        read = seen_parts(recipe, texts)
+        read = seen_parts(recipe, texts, run.model)
     except HftuneError as error:
         return Pretraining(f"how far {name} read is not known ({error.message})", None)
     about = public_name(recipe.data.name)

@@ -49,8 +49,8 @@ class Tokens:
 def characters_of_each(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[NDArray[np.float64]]:
     """For each token of each text how many characters it stands for, so that vocabularies can be compared.
 
-    What a vocabulary leaves out, such as blanks, counts with the token after it. A tokenizer that can't tell where its
-    tokens end has all tokens of a text count alike.
+    What a vocabulary leaves out, such as blanks, counts with the token after it, or with the last. Where a tokenizer
+    can't tell where its tokens end, all tokens of a text count alike.
     """
     found: list[NDArray[np.float64]] = []
     how = {"add_special_tokens": False, "verbose": False, "return_offsets_mapping": tokenizer.is_fast}
@@ -59,7 +59,9 @@ def characters_of_each(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase)
         encoded = tokenizer(part, **how, **as_text(tokenizer))
         for text, ids, places in zip(part, encoded["input_ids"], encoded.get("offset_mapping", part), strict=True):
             ends = [end for _, end in places] if tokenizer.is_fast else np.linspace(0, len(text), len(ids) + 1)[1:]
-            found.append(np.diff(np.asarray(ends, dtype=np.float64), prepend=0.0))
+            reached = np.asarray(ends, dtype=np.float64)
+            reached[-1:] = len(text)
+            found.append(np.diff(reached, prepend=0.0))
     return found
 
 
@@ -95,7 +97,7 @@ class CorruptedRows(Dataset[dict[str, Any]]):
 class FixedRows(Dataset[dict[str, Any]]):
     """Sequences that stay as they are, such as those of dev."""
 
-    def __init__(self, rows: Sequence[Numbers], characters: Sequence[float] = ()) -> None:
+    def __init__(self, rows: Sequence[Numbers], characters: Sequence[float]) -> None:
         """rows: token ids; characters: how many of them the tokens after the first stand for, in each row."""
         self.rows = list(rows)
         self.characters = list(characters)

@@ -28,7 +28,7 @@ from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.presets import refuse_other_head
 from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
 from hftune.runs.naming import public_name
-from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan
+from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan, refuse_without_room
 from hftune.tasks.next_token_proof import next_logits, saved_next_logits
 from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens, characters_of_each
 from hftune.tasks.task import DataFacts, Evaluation
@@ -55,6 +55,7 @@ class SpanCorruption:
         self.task_section = expect(recipe.task, SpanTask)
         self.data_section = expect(recipe.data, CorpusData)
         self._warned: set[str] = set()
+        self._tokenizer: PreTrainedTokenizerBase | None = None
 
     def load_data(self) -> Corpus:
         """Read, check and split the documents."""
@@ -67,17 +68,19 @@ class SpanCorruption:
         return DataFacts(data.source, rows, data.fingerprints, data.notes)
 
     def load_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
-        """The model's own, or one of the corpus's characters."""
-        refuse_other_head(self.recipe.model, causal=True)
-        tokenizer = load_tokenizer(self.recipe.model, data.train)
-        check_marks(tokenizer, self.recipe.model.name)
-        return tokenizer
+        """The model's own, or one of the corpus's characters or pieces."""
+        if self._tokenizer is None:
+            refuse_other_head(self.recipe.model, causal=True)
+            self._tokenizer = load_tokenizer(self.recipe.model, data.train)
+            check_marks(self._tokenizer, self.recipe.model.name)
+        return self._tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Tokenise train and dev; dev is corrupted once, in a way that training never sees."""
         self._check(data, tokenizer)
         corruption, mark = self._corruption(tokenizer), int(tokenizer.mask_token_id)
         tokens = Tokens(data.train, tokenizer)
+        refuse_without_room(tokens.sizes, data.train)
         train = CorruptedRows(tokens, corruption, self.recipe.train.seed, mark)
         dev, drawn = self._fixed(data.dev, tokenizer)
         lengths, told = dev.lengths, drawn.told.tolist()
@@ -99,7 +102,7 @@ class SpanCorruption:
             tokens=tokens.fingerprint,
             preprocess_logits=token_scores,
             epoch_lengths=train.lengths,
-            notes=_never_seen(tokens.sizes, corruption),
+            notes=self.never_seen(tokens, tokenizer),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -152,6 +155,7 @@ class SpanCorruption:
         """Score the saved model on each split, and let it write the spans of some documents."""
         section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
         model, tokenizer, _ = load_saved_lm(str(folder), section)
+        self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         self._warn_of_unknown(data, splits, tokenizer)
         collate = NextTokenBatches(int(tokenizer.pad_token_id))
         scores: dict[str, dict[str, Any]] = {}
@@ -182,6 +186,17 @@ class SpanCorruption:
         tokens = Tokens(texts, tokenizer)
         seed, epoch = (self.recipe.train.seed, 0) if trained else (self.data_section.split_seed, UNSEEN)
         return tokens, plan(tokens.sizes, self._corruption(tokenizer), seed, epoch)
+
+    def never_seen(self, train: Tokens, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+        """What to say where much of the training text lies behind the longest cut."""
+        corruption = self._corruption(tokenizer)
+        behind = np.maximum(0, train.sizes - corruption.longest).sum() / train.sizes.sum()
+        if corruption.anywhere or behind < LITTLE:
+            return ()
+        return (
+            f"documents are cut at their first {corruption.longest} tokens: {behind:.0%} of the text is never seen "
+            "(task.window=anywhere sees all of it)",
+        )
 
     def _check(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> None:
         if self.recipe.method.kind != "full":
@@ -221,6 +236,7 @@ class SpanCorruption:
     def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[FixedRows, Plan]:
         """Documents of dev or test, corrupted once."""
         tokens, drawn = self.drawn(texts, tokenizer, trained=False)
+        refuse_without_room(tokens.sizes, texts)
         mark = int(tokenizer.mask_token_id)
         rows = [corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]
         sizes = characters_of_each(texts, tokenizer)
@@ -229,17 +245,6 @@ class SpanCorruption:
     def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
         """Sizes of the corpus, for the report."""
         return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
-
-
-def _never_seen(sizes: Numbers, corruption: Corruption) -> tuple[str, ...]:
-    """What to say where much of the corpus lies behind the longest cut."""
-    behind = 0 if corruption.anywhere else np.maximum(0, sizes - corruption.longest).sum() / sizes.sum()
-    if behind < LITTLE:
-        return ()
-    return (
-        f"documents are cut at their first {corruption.longest} tokens: {behind:.0%} of the text is never seen "
-        "(task.window=anywhere sees all of it)",
-    )
 
 
 def _written(
