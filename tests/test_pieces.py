@@ -27,7 +27,7 @@ from hftune.tasks.span_corruption import span_text
 from hftune.training.progress import Silent
 
 TEXTS = [f"{name}. {name} was born in {town} and lives in {town} ." for name, town in BORN.items()]
-SIZE = 320
+SIZE = 323
 SHAPE = {"model.layers": 1, "model.heads": 2, "model.width": 32, "model.block": 48, "model.attention": "rope"}
 PIECES = {"model.vocabulary": "pieces", "model.vocab_size": SIZE}
 
