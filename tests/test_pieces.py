@@ -193,6 +193,13 @@ def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
         assert any(text.startswith(f"{prefix}{row['gold']}{suffix}".lstrip()) for text in TEXTS)
 
 
+def test_the_card_shows_a_hole_and_asks_for_it(read: Path) -> None:
+    card = (read / "read" / "model" / "README.md").read_text()
+    prompt = next(line for line in card.splitlines() if line.startswith("print(model("))
+    assert prompt.count(MASK) == 2 and f'{MASK}", return_full_text=False' in prompt
+    assert f"the last {MASK} asks for it" in card
+
+
 def test_answers_are_learned_in_pieces(read: Path) -> None:
     settings = {"model.name": str(read / "read"), "train.epochs": 40, "train.eval_steps": 80}
     result = train(recipe("answer", read, **settings), read / "asked")

@@ -139,3 +139,18 @@ def test_questions_that_have_changed_since_tell_nothing(tmp_path: Path) -> None:
     (data / "train.tsv").write_text(rows(["Ann Ash", "Cy Cole"]))
     found = finetuning_of(ModelSection(name=run))
     assert found.asked("Cy Cole") is None and found.missing == "the training questions of asked have changed since"
+
+
+def test_a_run_is_told_of_where_what_it_began_with_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by a path that other runs lie beside, so that nobody takes it for one on the Hub."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    read(tmp_path / "runs", "first", "Ann Ash is first.\n")
+    asked = ask(tmp_path / "runs", "asked", ["Bob Bay", "Cy Cole"], "runs/first")
+    assert finetuning_of(ModelSection(name=asked)).missing is None
+    (tmp_path / "runs" / "first").rename(tmp_path / "elsewhere")
+    found = finetuning_of(ModelSection(name=asked))
+    assert (
+        found.names == {"Bob Bay", "Cy Cole"} and found.missing == "first can't be read (there is no folder runs/first)"
+    )
+    assert pretraining_of(ModelSection(name=asked)).texts is None

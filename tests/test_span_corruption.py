@@ -318,6 +318,9 @@ def test_text_that_is_never_seen_is_said(tmp_path: Path, vocabulary: str) -> Non
         assert bool(notes) == told
     job = assemble(recipe(corpus, **{"model.vocabulary": vocabulary}), RunDir(tmp_path / "run"), Silent())
     assert "cut at their first 42 tokens" in job.inputs.notes[0]
+    whole = recipe(corpus, **{"model.vocabulary": vocabulary, "model.block": 600, "task.shortest": 400})
+    notes = assemble(whole, RunDir(tmp_path / "whole"), Silent()).inputs.notes
+    assert notes == ("no document is cut: none has more tokens than task.shortest (400)",)
 
 
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:

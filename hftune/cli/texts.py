@@ -45,7 +45,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
         marked = _marked(piece, spans, lambda part: span_text(tokenizer, part))
         shown.append({"text": texts[row], "cut": marked, "sequence": tokenizer.decode(sequence)})
     facts = task.describe(data)
-    facts = replace(facts, notes=(*facts.notes, *task.never_seen(Tokens(data.train, tokenizer), tokenizer)))
+    facts = replace(facts, notes=(*facts.notes, *task.notes_on_cutting(Tokens(data.train, tokenizer), tokenizer)))
     if as_json:
         terminal.show_json({**facts.as_dict(), "split": split, "examples": shown})
         return

@@ -22,12 +22,12 @@ from hftune.files import read_json, write_text
 from hftune.hub.cardtext import data_table, label_table, limits, parameters, remarks, score_table, speed
 from hftune.hub.contents import CARD
 from hftune.hub.markdown import fenced, inline, plain, without_home
-from hftune.hub.usage import ADDRESS, Usage, usage
+from hftune.hub.usage import ADDRESS, MARK, Usage, usage
 from hftune.runs.directory import RunDir
 from hftune.runs.naming import public_name
 from hftune.runs.wording import number, score_name
 
-ANSWERS, JOINT = "answer", "joint"
+ANSWERS, JOINT, SPANS = "answer", "joint", "span"
 """The kind of task whose model writes answers to questions."""
 TEMPLATES = Path(__file__).parent / "templates"
 METRIC_IDS = {
@@ -73,11 +73,13 @@ def compose(subject: Subject, unfinished: str = "") -> str:
     metrics, recipe = subject.metrics, subject.recipe
     config = subject.folder / "config.json"
     pairs = "text_pair" in subject.example
+    example = plain(subject.example["text"]) if subject.example and recipe.task.kind in (ANSWERS, SPANS) else None
     how = usage(
         read_json(config) if config.is_file() else {},
         adapter=(subject.folder / "adapter_config.json").is_file(),
         pairs=pairs,
-        question=plain(subject.example["text"]) if recipe.task.kind == ANSWERS and subject.example else None,
+        question=example if recipe.task.kind == ANSWERS else None,
+        hole=example if recipe.task.kind == SPANS and MARK in (example or "") else None,
         masked_lm_beside=(subject.folder / "mlm").is_dir(),
         writes=recipe.task.kind == "clm",
     )

@@ -32,6 +32,7 @@ def usage(
     adapter: bool,
     pairs: bool,
     question: str | None = None,
+    hole: str | None = None,
     masked_lm_beside: bool = False,
     writes: bool = False,
 ) -> Usage:
@@ -44,6 +45,7 @@ def usage(
         masked_lm_beside: Whether the folder holds a masked language model as well.
         writes: Whether it is a language model, which an adapter alone does not tell.
         question: One that it was asked, for a model that answers questions; the mark behind it asks for the answer.
+        hole: A text with a mark where something is missing, for a model that writes what was taken out.
     """
     kinds = " ".join(config.get("architectures") or [])
     generates = "CausalLM" in kinds or "LMHead" in kinds or "GPT" in kinds
@@ -60,8 +62,9 @@ def usage(
     trust = ", trust_remote_code=True" if config.get("auto_map") else ""
     asked = '"Where was"' if generates else _with_a_mask(config) if masked else PAIR if pairs else TEXT
     more = ", max_new_tokens=40" if generates else ""
-    if question is not None:
-        asked, more = json.dumps(f"{question}{MARK}", ensure_ascii=False), ", return_full_text=False"
+    marked = question if question is not None else hole
+    if marked is not None:
+        asked, more = json.dumps(f"{marked}{MARK}", ensure_ascii=False), ", return_full_text=False"
     lines = [
         "from transformers import pipeline",
         "",
@@ -71,6 +74,8 @@ def usage(
     snippet = fenced("\n".join(lines), "python")
     if question is not None:
         snippet += "\n\n`hftune predict` gives the same answers with their confidence."
+    if hole is not None:
+        snippet += f"\n\n{MARK} stands where something is missing; the last {MARK} asks for it."
     if masked_lm_beside:
         load = f'AutoModelForMaskedLM.from_pretrained({ADDRESS}, subfolder="mlm")'
         snippet += f"\n\nThe masked language model that was trained beside it: `{load}`."

@@ -40,7 +40,9 @@ def build_piece_tokenizer(
     mark = AddedToken(MASK, rstrip=True, normalized=False, special=True)
     backend = byte_pairs(lambda: texts, Learning(vocab_size), (PAD, mark), normalizers.Prepend(" "))
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    logger.info("the vocabulary is learned from train: byte-level BPE, %d tokens", backend.get_vocab_size())
+    size = backend.get_vocab_size()
+    fewer = f", all that the text gives of the {vocab_size} asked for" if size < vocab_size else ""
+    logger.info("the vocabulary is learned from the text: byte-level BPE, %d tokens%s", size, fewer)
     limit = {} if block_size is None else {"model_max_length": block_size}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -149,7 +149,10 @@ def finetuning_of(model: ModelSection) -> Finetuning:
         return Finetuning(frozenset())
     run, name = run_of(model.name), public_name(model.name)
     if run is None:
-        taught = saved_facts(locate(model.name), model.revision).get("task") == TASK
+        try:
+            taught = saved_facts(locate(model.name), model.revision).get("task") == TASK
+        except HftuneError as error:  # what a run began with may be gone, and the run is as good as before
+            return Finetuning(frozenset(), missing=f"{name} can't be read ({error.message})")
         return Finetuning(frozenset(), missing=f"{name} is not a run" if taught else None)
     recipe = run.read_recipe()
     before = finetuning_of(recipe.model)

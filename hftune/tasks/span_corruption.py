@@ -102,7 +102,7 @@ class SpanCorruption:
             tokens=tokens.fingerprint,
             preprocess_logits=token_scores,
             epoch_lengths=train.lengths,
-            notes=self.never_seen(tokens, tokenizer),
+            notes=self.notes_on_cutting(tokens, tokenizer),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -187,9 +187,11 @@ class SpanCorruption:
         seed, epoch = (self.recipe.train.seed, 0) if trained else (self.data_section.split_seed, UNSEEN)
         return tokens, plan(tokens.sizes, self._corruption(tokenizer), seed, epoch)
 
-    def never_seen(self, train: Tokens, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-        """What to say where much of the training text lies behind the longest cut."""
+    def notes_on_cutting(self, train: Tokens, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+        """What to say where much of the training text lies behind the longest cut, or where nothing is cut at all."""
         corruption = self._corruption(tokenizer)
+        if train.sizes.max() <= corruption.shortest:
+            return (f"no document is cut: none has more tokens than task.shortest ({corruption.shortest})",)
         behind = np.maximum(0, train.sizes - corruption.longest).sum() / train.sizes.sum()
         if corruption.anywhere or behind < LITTLE:
             return ()
