@@ -150,7 +150,6 @@ def test_a_run_is_told_of_where_what_it_began_with_is_gone(tmp_path: Path, monke
     assert finetuning_of(ModelSection(name=asked)).missing is None
     (tmp_path / "runs" / "first").rename(tmp_path / "elsewhere")
     found = finetuning_of(ModelSection(name=asked))
-    assert (
-        found.names == {"Bob Bay", "Cy Cole"} and found.missing == "runs/first can't be read (there is no folder runs/first)"
-    )
+    assert found.names == {"Bob Bay", "Cy Cole"}
+    assert found.missing == "runs/first can't be read (there is no folder runs/first)"
     assert pretraining_of(ModelSection(name=asked)).texts is None
