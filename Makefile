@@ -1,26 +1,71 @@
-# demo · test · check · bench: each sets up what it needs, from nothing but Python 3.11, pip and venv.
+# demo · test · check · bench: each sets up what it needs, from nothing but Python (3.11, 3.12 or 3.13), pip and venv.
+ifeq ($(OS),Windows_NT)
+# Commands run in the bash that comes with Git; a virtual environment keeps its programs in Scripts.
+SHELL := bash
+PYTHON ?= python
+SCRIPTS := Scripts
+else
 PYTHON ?= python3
+SCRIPTS := bin
+endif
 VENV ?= .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BIN := $(VENV)/$(SCRIPTS)
+INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python $(INSTALL)
 # Browser tests run where there is a browser.
 BROWSER := $(shell command -v chromium chromium-browser google-chrome 2>/dev/null | head -n 1)
 MARKERS := not slow $(if $(BROWSER),,and not browser)
-# One test worker a core; each keeps torch to one thread, or they would fight over the cores.
+# One test worker per core; each keeps torch to one thread, or they would compete for the cores. Tests read and write text
+# as UTF-8 on every system; that hftune itself never relies on a default is checked by tests/test_portability.py.
 WORKERS ?= 2
+PYTEST := env OMP_NUM_THREADS=1 PYTHONUTF8=1
+# Variables that make this CPU compute as another does; each also changes the order of sums, and so the last digits.
+CPUS := ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 OMP_NUM_THREADS=2
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-replicas test-numeric test-latest test-oldest check check-platforms bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hftune classify --recipe classify/reviews
 
 test: $(VENV)/.tested
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+
+# Every replica of a real Hub repository under every method; make test runs a part of them.
+test-replicas: $(VENV)/.tested
+	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "slow or not slow" tests/test_replicas.py tests/test_dataset_replicas.py
+
+# The tests of values, once for each of CPUS: scores and tolerances must not depend on the machine that set them.
+test-numeric: $(VENV)/.tested
+	set -e; for cpu in $(CPUS); do echo "$$cpu"; \
+	  $(PYTEST) "$$cpu" $(BIN)/python -m pytest -n $(WORKERS) -m "numeric and ($(MARKERS))"; done
+
+# The suite with other versions than those of constraints.txt: the newest of every dependency, and the oldest that
+# pyproject.toml allows (what these need in turn is the newest). Each has an environment of its own, brought up to date
+# on every run. torch alone stays at its constraint: another version may pull gigabytes of CUDA packages.
+test-latest test-oldest: test-%: .venv-%/constraints.txt
+	test -x .venv-$*/$(SCRIPTS)/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/$(SCRIPTS)/python $(INSTALL) --upgrade --upgrade-strategy eager -c $< -e '.[test]'
+	$(PYTEST) .venv-$*/$(SCRIPTS)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+
+.venv-latest/constraints.txt: constraints.txt
+	mkdir -p $(@D)
+	grep '^torch==' constraints.txt > $@
+
+.venv-oldest/constraints.txt: constraints.txt pyproject.toml tests/lower_bounds.py
+	mkdir -p $(@D)
+	grep '^torch==' constraints.txt > $@
+	$(PYTHON) tests/lower_bounds.py torch >> $@
 
 check: $(VENV)/.checked
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The branches of each system, read as on that system. Each has a cache of its own: one for all would be rebuilt each time.
+check-platforms: $(VENV)/.checked
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 bench: $(VENV)/.tested
 	$(BIN)/hftune bench run --keep benchmarks $(if $(CLOCK),--clock $(CLOCK))
@@ -40,4 +85,4 @@ $(VENV)/.checked: $(VENV)/.tested
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-latest .venv-oldest build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,11 +1,21 @@
-"""``python -m hftune``: what ``accelerate launch -m hftune …`` runs."""
+"""``python -m hftune``: what ``accelerate launch -m hftune …`` runs. See docs/security.md for what ``-P`` adds."""
 
+import os  # in memory since Python started, as sys is: neither is looked up on the path
 import sys
 
-if __name__ == "__main__":
-    if not sys.flags.safe_path:
-        # python -m puts the current folder first on the path: a torch.py that lies among data must not be imported.
+
+def _leave_current_folder_out() -> None:
+    """Remove the current folder, which ``python -m`` puts first on the path, before anything is imported from it."""
+    try:
+        current = os.getcwd()  # noqa: PTH109  # pathlib would come from that folder
+    except OSError:  # the folder was deleted, and Python has not put it on the path
+        return
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", current):
         del sys.path[0]
+
+
+if __name__ == "__main__":
+    _leave_current_folder_out()
 
     from hftune.cli import main
 

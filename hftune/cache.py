@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hftune.errors import HftuneError
+from hftune.portability import user_id
 
 GIGABYTE = 10**9
 USUAL = 20.0
 """Gigabytes where HFTUNE_CACHE_GB says nothing."""
-KINDS = ("blocks", "features", "rows", "tokens", "vocabularies")
+KINDS = ("blocks", "features", "machine", "rows", "tokens", "vocabularies")
 OURS = re.compile(r"\.?[0-9a-f]{32,64}\.(arrow|bin|json|safetensors)(\..+)?")
 """Names of our files, half-written ones among them: the folder may be one that holds others too."""
 IN_USE = 3600.0
@@ -40,7 +44,39 @@ class Kept:
 def cache_root() -> Path:
     """The folder of all that is kept."""
     named = os.environ.get("HFTUNE_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "hftune"
+    return Path(named) if named else (home_folder() or temporary_home()) / ".cache" / "hftune"
+
+
+def home_folder() -> Path | None:
+    """The user's home; None for a user that has none, as in a container that runs under any number."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+@cache
+def temporary_home() -> Path:
+    """A folder of this user alone that stands for a missing home: the same one every time, if that is safe."""
+    path = Path(tempfile.gettempdir()) / f"hftune-{'user' if user_id() is None else user_id()}"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+        if private and user_id() in (None, found.st_uid):
+            return path
+    return Path(tempfile.mkdtemp(prefix="hftune-"))  # somebody else has made that one
+
+
+def ensure_home() -> str | None:
+    """Give a process whose user has no home one that libraries can write to; what to tell the user about it.
+
+    Without it, the Hugging Face libraries would make a folder called ``~`` in the current one.
+    """
+    if home_folder() is not None:
+        return None
+    os.environ["HOME"] = str(temporary_home())
+    return f"this user has no home folder: caches are in {temporary_home()}; set HOME or HFTUNE_CACHE to keep them"
 
 
 def cache_folder(kind: str) -> Path:

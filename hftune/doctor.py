@@ -18,7 +18,8 @@ from huggingface_hub import constants, get_token
 from hftune.assets import embedded_data_dir
 from hftune.cache import GIGABYTE, cache_limit, cache_root, contents
 from hftune.config.shipped import catalogue, shipped_studies
-from hftune.runs.environment import LIBRARIES, cpu_model
+from hftune.machine import cpu_model, try_again
+from hftune.runs.environment import LIBRARIES
 
 NEEDED_DISK_GB = 2.0
 HUB_PATIENCE = 5.0
@@ -65,6 +66,16 @@ def _device() -> Finding:
     return Finding("device", "ok", f"CPU only: {cpu_model()}, {torch.get_num_threads()} threads")
 
 
+def _bf16() -> Finding:
+    """Tried again at each call, because a cached answer can be out of date."""
+    trial = try_again("bf16")
+    if trial.pays:
+        return Finding("bf16 on the CPU", "ok", str(trial), "Muon uses it; --set train.precision=bf16 trains in it")
+    if trial.works:
+        return Finding("bf16 on the CPU", "ok", f"{trial}: fp32 is used unless you set train.precision=bf16")
+    return Finding("bf16 on the CPU", "note", str(trial), "fp32 is used everywhere, so nothing needs to be done")
+
+
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
     found = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB free"
@@ -88,7 +99,7 @@ def _cache() -> Finding:
 
 
 def _compiler() -> Finding:
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    compiler = next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
     if compiler is None:
         return Finding("compiler", "note", "none", "train.compile needs a C++ compiler; all else works without")
     return Finding("compiler", "ok", Path(compiler).name)
@@ -129,6 +140,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _libraries,
     _device,
+    _bf16,
     _memory,
     _disk,
     _cache,

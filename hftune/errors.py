@@ -5,6 +5,8 @@ Every error carries a hint: what was expected and what was got go into the messa
 
 from __future__ import annotations
 
+from hftune.escapes import redacted
+
 
 class HftuneError(Exception):
     """A request that can't be carried out as it stands: bad recipe, bad data, unknown model."""
@@ -12,10 +14,12 @@ class HftuneError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, *, hint: str) -> None:
-        """Keep both halves apart, so that the command line can set them off from each other."""
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        """Keep both halves apart, so that the command line can set them off from each other.
+
+        A message may quote what was typed: tokens and passwords in it are taken out here, for every reader.
+        """
+        self.message, self.hint = redacted(message), redacted(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         """Message and hint, for logs and for Python callers who see only the traceback."""

@@ -1,6 +1,7 @@
 """Files that are whole or absent: written beside their place, synced, then renamed. Used by every layer that writes.
 
-What is read may have been written by anybody: a file that is not what it should be is an error in words.
+What is read may have been written by anybody: a file that is not what it should be is an error in words. A folder that
+is written to may come from anybody too: ``refuse_links`` checks that nothing in it leads elsewhere.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError
 from hftune.escapes import json_text
+from hftune.portability import has_other_names, is_link
+
+LONGEST_NAME = 120
+"""Bytes of a file name that is made from other text; file systems take 255."""
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+"""Names that Windows takes for devices, in every folder."""
 
 STAGED = ".staged"
 """How the name of a file ends that is being written."""
@@ -34,10 +42,120 @@ class Damaged(HftuneError, ValueError):
         )
 
 
+def file_name(
+    text: str, *, kept: str = "=+-", gap: str = "_", longest: int = LONGEST_NAME, empty: str = "unnamed"
+) -> str:
+    """Any text as the name of one file or folder: the only way from the name of a thing to a path.
+
+    The result has letters, digits, dots, underscores and what is kept. It has no separator, begins and ends with no
+    dot, is no device of Windows and fits into ``longest`` bytes; a text that is cut ends in a hash of all of it.
+
+    Args:
+        text: A name from a recipe, a study, a dataset or a run, which may be a stranger's.
+        kept: Further characters that stay.
+        gap: Stands for every run of other characters, and is removed at both ends.
+        longest: Bytes of the result.
+        empty: The result when nothing is left.
+    """
+    plain = re.sub(rf"[^\w.{re.escape(kept)}]+", gap, text).strip(f"{gap}.") or empty
+    if len(plain.encode()) > longest:
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        plain = f"{plain.encode()[: longest - 9].decode(errors='ignore').rstrip(f'{gap}.')}-{digest}"
+    return f"{plain}_" if _RESERVED.fullmatch(plain) else plain
+
+
+def checked_name(name: str, what: str) -> str:
+    """A name that becomes a path as it is.
+
+    Args:
+        name: From a file that may be a stranger's.
+        what: What has this name, for the message.
+
+    Raises:
+        HftuneError: It is not one that ``file_name`` gives.
+    """
+    if file_name(name) != name:
+        raise HftuneError(
+            f"{what} {name[:LONGEST_NAME]!r} can't be the name of a file",
+            hint=f"use letters, digits, - _ = + and dots inside, at most {LONGEST_NAME} bytes",
+        )
+    return name
+
+
+def entries(folder: Path, depth: int | None = None) -> Iterator[Path]:
+    """Everything below a folder, links included but not followed; the folder itself can be a link.
+
+    Args:
+        folder: Where to look. Another process may be writing there: what disappears meanwhile is left out.
+        depth: 1 for what is directly in the folder, and so on; every depth by default.
+
+    Raises:
+        HftuneError: A folder can't be listed, but files in it can be reached by name.
+    """
+    waiting = [(folder, 1)]  # no recursion: folders of strangers can be nested deeper than Python's limit
+    while waiting:
+        inside, level = waiting.pop()
+        for path in _listed(inside):
+            yield path
+            if level != depth and not is_link(path) and path.is_dir():
+                waiting.append((path, level + 1))
+
+
+def _listed(folder: Path) -> list[Path]:
+    if not os.access(folder, os.X_OK):
+        return []  # such as lost+found, or a folder that is gone: nothing can be reached through it
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HftuneError(
+            f"the files in {folder} can't be listed: {error.strerror}",
+            hint="check the permissions of that folder, or remove it",
+        ) from error
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether a path, with every link in it followed, is outside a folder; links in a circle count as outside."""
+    try:
+        return not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        return True
+
+
+def refuse_links(folder: Path, what: str, depth: int | None = None, *, in_place: bool = False) -> None:
+    """Refuse links inside a folder that is about to be used: writing through one would change files elsewhere.
+
+    The folder itself can be a link: the user named it.
+
+    Args:
+        folder: A run, a study or another folder that hftune writes to, which may come from a stranger.
+        what: What a message calls such a folder.
+        depth: As in ``entries``.
+        in_place: Files will be opened and changed, not replaced: hard links are refused as well.
+
+    Raises:
+        HftuneError: Names the first link and where it leads.
+    """
+    for path in entries(folder, depth):
+        if is_link(path):
+            raise HftuneError(
+                f"{path} is a link to {path.readlink()}, and links inside {what} are refused: files elsewhere could be "
+                "changed or deleted through them",
+                hint=f"remove the link, or replace it with the files it leads to; {folder} itself can be a link",
+            )
+        if in_place and has_other_names(path):
+            raise HftuneError(
+                f"{path} is a hard link: the same file has another name elsewhere, and would be changed there too",
+                hint=f"copy {folder} with `cp -r`, which makes files of their own, and continue with the copy",
+            )
+
+
 def remove_staged(folder: Path) -> None:
     """Remove what a killed process was writing anywhere below a folder that is nobody else's now."""
     for left in folder.rglob(f".*{STAGED}"):
-        left.unlink(missing_ok=True)
+        if left.is_file() or left.is_symlink():
+            left.unlink(missing_ok=True)
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -76,12 +194,14 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 def share(path: Path) -> None:
     """Let a file, or every file below a folder, be read by whoever may read its owner's other files.
 
-    mkstemp and safetensors make files that are private.
+    mkstemp and safetensors make files that are private. Links are left alone, hard links too: what they lead to may be
+    private on purpose.
     """
     mask = os.umask(0)
     os.umask(mask)
-    for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
-        file.chmod(0o666 & ~mask)
+    for file in entries(path) if path.is_dir() else [path]:
+        if file.is_file() and not is_link(file) and not has_other_names(file):
+            file.chmod(0o666 & ~mask)
 
 
 def sha256(path: Path) -> str:

@@ -25,6 +25,8 @@ from hftune.studies.folder import StudyDir, is_study
 from hftune.studies.select import select
 from hftune.suggest import did_you_mean
 from hftune.tasks import TASKS
+from hftune.tasks.seen import run_of
+from hftune.tasks.task import scored_baselines
 from hftune.training.progress import Listener, Silent
 
 Rows = Iterable[dict[str, str]]
@@ -73,7 +75,7 @@ UNMARKED = "classify"
 def kind_of(model: str, settings: ModelSection) -> str:
     """The kind of task that a run, a folder or a Hub model was trained for."""
     if is_study(Path(model)):
-        study = StudyDir(Path(model))
+        study = StudyDir.open(Path(model))
         chosen = study.runs(select(study).setting)[0]
         raise HftuneError(
             f"{model} is a study, which holds many runs", hint=f"name one of them; dev selected {chosen.path}"
@@ -145,6 +147,9 @@ def evaluate(request: Request, listener: Listener | None = None) -> Scores:
         raise HftuneError(
             f"there is no split {request.split!r}", hint=f"{near} choose one of {', '.join(SPLITS)}".strip()
         )
+    run = run_of(request.model)
+    if run is not None:
+        RunDir.open(run.path)  # its predictions may be written there
     kind = kind_of(request.model, request.settings)
     return EVALUATORS.get(kind, _by_task)(request, listener or Silent())
 
@@ -161,8 +166,9 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     # Text that is only scored needs no dev: nothing is held out of it.
     other = {} if request.data is None else {"data.name": request.data, "data.dev_share": 0.0}
     # What the run was allowed to trust when it was trained says nothing about whoever asks now.
-    trust = {"model.trust_remote_code": request.settings.trust_remote_code}
-    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **trust, **other})
+    trust = request.settings.trust
+    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={**trust})})
     task = TASKS[recipe.task.kind](recipe)
     listener.stage("loading data")
     data = task.load_data()
@@ -175,9 +181,9 @@ def _by_task(request: Request, listener: Listener) -> Scores:
         raise HftuneError(
             f"{recipe.data.name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"
         )
-    found = task.evaluate(run.model, data, [known[split]], listener)
+    found = task.evaluate(run.model, data, [known[split]], listener, trust)
     # Counts of a text say nothing about that text itself.
-    counted = {} if split == ALL else task.baselines(data, [split])
+    counted = {} if split == ALL else scored_baselines(task, recipe, data, [split])
     return Scores(
         source=recipe.data.name,
         split=split,

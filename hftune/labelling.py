@@ -51,11 +51,13 @@ def stream(classifier: Classifier, rows: Iterable[dict[str, str]], *, batch_size
 
 
 def evaluate(request: Request, listener: Listener) -> Scores:
-    """Score a classifier on one split; test where none is named, and all of a single file."""
+    """Score a classifier on one split: test by default, and all of a single file. No labels, no scores."""
     listener.stage("loading model")
     classifier = Classifier.load(request.model, section=request.settings)
-    source, split, rows = rows_to_score(request, classifier.labels, listener)
+    source, split, rows = rows_to_score(request, classifier.labels, listener, labeled=not request.unlabeled)
     logits = score_rows(classifier, rows, request.batch_size, listener, split)
+    if not is_labelled(rows):
+        return Scores(source, split, {}, {}, None, prediction_rows(rows.to_list(), logits, classifier.labels))
     gold = np.asarray(rows["label"])
     majority = Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None)
     return Scores(
@@ -68,8 +70,17 @@ def evaluate(request: Request, listener: Listener) -> Scores:
     )
 
 
-def rows_to_score(request: Request, labels: Sequence[str], listener: Listener) -> tuple[str, str, Any]:
-    """The name of the data, the name of the split, and its rows, which have labels that the model knows."""
+def rows_to_score(
+    request: Request, labels: Sequence[str], listener: Listener, *, labeled: bool = True
+) -> tuple[str, str, Any]:
+    """The name of the data, the name of the split, and its rows, whose labels the model knows.
+
+    Args:
+        request: What to score on.
+        labels: The labels of the model.
+        listener: Progress callback.
+        labeled: Refuse a split without labels.
+    """
     listener.stage("loading data")
     model, split = Path(request.model), request.split
     if request.data is not None:
@@ -80,10 +91,10 @@ def rows_to_score(request: Request, labels: Sequence[str], listener: Listener) -
         split = split or "test"
         data = _own_data(model)
         rows = _own_split(data, split)
-    if not is_labelled(rows):
+    if labeled and not is_labelled(rows):
         raise HftuneError(
             f"the {split} split of {data.name} has no labels, so it can't be scored",
-            hint="use `hftune predict --file` to label it",
+            hint="choose a split with labels (--split dev), or write predictions for this one with --output FILE",
         )
     return data.name, split, rows
 

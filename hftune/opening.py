@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hftune.child_process import loader_worker_death
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full, remove_staged
 from hftune.runs.directory import RunDir, is_run
-from hftune.training.launch import contact_is_lost, is_main_process, wait_for_everyone
+from hftune.training.launch import a_process_died, contact_is_lost, is_main_process, wait_for_everyone
 from hftune.training.memory import out_of_memory
 from hftune.training.stopping import ending_at_once
 
-MAY_CHANGE: Any = {"hub": True, "train": {"keep_checkpoints"}}
-"""Settings that a resumed run may have other than it began with: where it is published, and how much disk it takes."""
+MAY_CHANGE: Any = {"hub": True, "train": {"keep_checkpoints"}, "task": {"baselines"}}
+"""Settings that can differ when a run is resumed: where it is published, how much disk it takes, what it is compared
+with."""
 
 
 @contextmanager
@@ -37,7 +39,7 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
             yield RunDir(path)
         return
     if resume and is_run(path):
-        run = RunDir.open(path)
+        run = RunDir.open(path, to_train=True)
         refuse_other_recipe(run, recipe)
     else:
         run = RunDir.create(path)
@@ -57,6 +59,10 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
         yield
     except Interrupted as stop:
         stop.hint = f"go on with --output {path} --resume"
+        if stop.exit_code == 128 + signal.SIGTERM and a_process_died():
+            # The launcher ends all processes when one has died; what that one died of is the news.
+            lost = _lost_a_process()
+            stop.message, stop.hint = f"{stop.message}; {lost.message}", f"{lost.hint}. {stop.hint}"
         raise
     except KeyboardInterrupt as stop:
         raise Interrupted(
@@ -66,9 +72,13 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
         ) from stop
     except Exception as error:
         if contact_is_lost(error):
+            raise _lost_a_process() from error
+        worker = loader_worker_death(error)
+        if worker is not None:
             raise RunFailed(
-                "another process of this launch has ended, and this one can't go on alone",
-                hint="its own message says why; on another machine, look into the log there",
+                f"a data loading process (pid {worker[0]}) {worker[1]}; checkpoints in {path} are intact",
+                hint=f"{worker[1].hint}; train.workers=0 loads data in the training process. Then continue with "
+                f"--output {path} --resume",
             ) from error
         if not disk_is_full(error):
             raise
@@ -76,6 +86,15 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
             f"the disk is full: {path} could not be finished; its checkpoints are intact",
             hint=f"free some space, then go on with --output {path} --resume",
         ) from error
+
+
+def _lost_a_process() -> RunFailed:
+    return RunFailed(
+        "another process of this launch ended, and this one can't continue alone",
+        hint="its own message says why. One that a signal killed leaves none; the launcher reports the signal: SIGKILL "
+        "usually means that memory ran out, SIGILL that the CPU lacks an instruction (`hftune doctor`). On another "
+        "machine, see the log there",
+    )
 
 
 def _what_to_lower(recipe: Recipe) -> tuple[str, str]:

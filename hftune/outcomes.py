@@ -62,3 +62,5 @@ class Request:
     metrics: Sequence[str] = ()
     """Further metrics beside the built-in ones."""
     batch_size: int = 64
+    unlabeled: bool = False
+    """Whether a split without labels gets predictions; it is refused otherwise."""

@@ -14,16 +14,16 @@ from typing import Any
 from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import remove_staged, share
+from hftune.files import refuse_links, remove_staged, share
 from hftune.opening import opened, refuse_other_recipe
 from hftune.runs.directory import RunDir, in_use, is_run
 from hftune.runs.environment import describe as describe_environment
-from hftune.runs.group import seed_path, seed_runs, write_group
+from hftune.runs.group import SEEDS, seed_path, seed_runs, write_group
 from hftune.runs.naming import default_path, free_name
 from hftune.runs.report import write_report
 from hftune.tasks import TASKS
 from hftune.tasks.features import precompute
-from hftune.tasks.task import DataFacts, Evaluation, Task
+from hftune.tasks.task import DataFacts, Evaluation, Task, scored_baselines
 from hftune.training.launch import agreed, is_main_process, join, seed_everything
 from hftune.training.memory import forget_peak
 from hftune.training.progress import Listener, Silent
@@ -81,9 +81,8 @@ def train(
     join(recipe.train.device)
     listener = listener if listener and is_main_process() else Silent()
     path = agreed(default_path(recipe) if output is None else Path(output))
-    if resume and is_run(path) and RunDir.open(path).complete:
+    if resume and is_run(path) and (run := RunDir.open(path, to_train=True)).complete:
         listener.note(f"{path} is complete already")
-        run = RunDir.open(path)
         refuse_other_recipe(run, recipe)
         if is_main_process():
             with run.locked():
@@ -114,11 +113,11 @@ def train(
 
         listener.stage("scoring")
         splits = [name for name in score if name in job.facts.rows]
-        evaluation = job.task.evaluate(run.model, job.data, splits, listener)
-        baselines = job.task.baselines(job.data, list(evaluation.splits))
+        evaluation = job.task.evaluate(run.model, job.data, splits, listener, recipe.model.trust_in_saved)
+        baselines = scored_baselines(job.task, recipe, job.data, evaluation.splits)
 
         listener.stage("verifying the saved model in a fresh process")
-        verify(run.model, recipe.task.kind, probe, expected, trust_remote_code=recipe.model.trust_remote_code)
+        verify(run.model, recipe.task.kind, probe, expected, trust=recipe.model.trust_in_saved)
 
         metrics = {
             "task": recipe.task.kind,
@@ -159,8 +158,9 @@ def train_seeds(
             f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
             hint=f"take a free name: --output {free_name(group)}; a group that was begun goes on with --resume",
         )
+    refuse_links(group, SEEDS, depth=1)
     for run in seed_runs(group):
-        refuse_other_recipe(run, _seeded(recipe, run.read_recipe().train.seed))
+        refuse_other_recipe(RunDir.open(run.path, to_train=True), _seeded(recipe, run.read_recipe().train.seed))
     results = []
     for number, seed in enumerate(seeds, start=1):
         listener.note(f"seed {seed} ({number} of {len(seeds)})")
@@ -263,11 +263,11 @@ def rescore(run: RunDir, splits: Sequence[str], listener: Listener | None = None
         )
     scored = [name for name in SCORED if name in facts.rows and (name in splits or name in metrics["splits"])]
     with run.locked():
-        evaluation = task.evaluate(run.model, data, scored, listener)
+        evaluation = task.evaluate(run.model, data, scored, listener, recipe.model.trust_in_saved)
         updated = {
             **metrics,
             "splits": evaluation.splits,
-            "baselines": task.baselines(data, list(evaluation.splits)),
+            "baselines": scored_baselines(task, recipe, data, evaluation.splits),
             "collapsed": evaluation.collapsed is not None,
             "collapse_reason": evaluation.collapsed,
             **evaluation.extras,

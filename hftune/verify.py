@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from hftune.child_process import death, fresh_process
+from hftune.config.model import NO_TRUST, Trust
 from hftune.errors import RunFailed
 
 STAND = "--stand"
@@ -29,19 +31,17 @@ TOLERANCE = 1e-4
 """Largest difference of any output, relative to its size: another batch shape may round differently, no more."""
 
 
-def verify(
-    folder: Path, task: str, probe: list[dict[str, Any]], expected: Any, *, trust_remote_code: bool = False
-) -> None:
+def verify(folder: Path, task: str, probe: list[dict[str, Any]], expected: Any, *, trust: Trust = NO_TRUST) -> None:
     """Compare the saved artefact's answers, from a fresh process, with those of the model in memory.
 
     Raises:
         RunFailed: It does not load, or says something else.
     """
-    compare(folder, fresh_outputs([folder], task, probe, trust_remote_code=trust_remote_code)[0], expected)
+    compare(folder, fresh_outputs([folder], task, probe, trust=trust)[0], expected)
 
 
 def fresh_outputs(
-    folders: Sequence[Path], task: str, probe: list[dict[str, Any]], *, trust_remote_code: bool = False
+    folders: Sequence[Path], task: str, probe: list[dict[str, Any]], *, trust: Trust = NO_TRUST
 ) -> list[Any]:
     """What each model folder says of the probe rows when a fresh process loads it.
 
@@ -53,10 +53,16 @@ def fresh_outputs(
             "folders": [str(folder.resolve()) for folder in folders],
             "task": task,
             "probe": probe,
-            "trust_remote_code": trust_remote_code,
+            "trust": trust,
         }
     )
     answered = _ask_standing(request) if _STANDING else _ask_new(request)
+    killed = death(answered.get("returncode", 0))
+    if killed is not None:
+        raise RunFailed(
+            f"the process that verifies the saved model {folders[0]} {killed}, so the model is saved but not verified",
+            hint=f"{killed.hint}; checkpoints are intact",
+        )
     if "error" in answered:
         raise _failed(folders[0], f"a fresh process can't load it: {answered['error']}")
     answer: list[Any] = answered["outputs"]
@@ -65,9 +71,12 @@ def fresh_outputs(
 
 def _ask_new(request: str) -> dict[str, Any]:
     command, environment = fresh_process("hftune.verify")
-    outcome = subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
+    outcome = subprocess.run(
+        command, env=environment, input=request, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if outcome.returncode != 0:
-        return {"error": (outcome.stderr.strip().splitlines()[-1:] or ["no message"])[0]}
+        last = (outcome.stderr.strip().splitlines()[-1:] or ["no message"])[0]
+        return {"error": last, "returncode": outcome.returncode}
     answer: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     return answer
 
@@ -77,9 +86,10 @@ def standing() -> Iterator[None]:
     """Keep a process at hand that has imported everything and nothing more: each proof is then a fork of it.
 
     A study proves a hundred models, and importing takes longer than loading one. What is forked has trained nothing and
-    has seen no other model. Where a system can't fork, each proof starts from the beginning.
+    has seen no other model. Windows can't fork, and on macOS forking after torch was imported is not safe: there each
+    proof starts from the beginning.
     """
-    if sys.platform == "win32":
+    if sys.platform != "linux":
         yield
         return
     command, environment = fresh_process("hftune.verify")
@@ -88,7 +98,7 @@ def standing() -> Iterator[None]:
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         process_group=0,  # it ends with its forks, and Ctrl-C does not reach it
     ) as process:
         _STANDING.append(process)
@@ -101,8 +111,11 @@ def standing() -> Iterator[None]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End the standing process and the proof that it may be about: whoever asked is not waiting any more."""
-    with suppress(ProcessLookupError, PermissionError):  # it has ended already
-        os.killpg(process.pid, signal.SIGKILL)
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with suppress(ProcessLookupError, PermissionError):  # it has ended already
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask_standing(request: str) -> dict[str, Any]:
@@ -121,13 +134,6 @@ def _ask_standing(request: str) -> dict[str, Any]:
     # One that was killed, for want of memory say, must not fail the runs that come after.
     answer: dict[str, Any] = json.loads(line) if line else _ask_new(request)
     return answer
-
-
-def fresh_process(module: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment that run one of our modules; a json.py in the current folder is not imported there."""
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(entry for entry in (root, os.environ.get("PYTHONPATH", "")) if entry)
-    return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
 
 
 def compare(folder: Path, got: Any, expected: Any) -> None:
@@ -155,8 +161,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     from hftune.tasks import TASKS
 
     task = TASKS[request["task"]]
-    trusted = request["trust_remote_code"]
-    return {"outputs": [task.reload_outputs(Path(folder), request["probe"], trusted) for folder in request["folders"]]}
+    probe, trust = request["probe"], request["trust"]
+    return {"outputs": [task.reload_outputs(Path(folder), probe, trust) for folder in request["folders"]]}
 
 
 def _answer_or_error(request: str) -> dict[str, Any]:
@@ -170,19 +176,22 @@ def stand() -> None:
     """Answer one request a line, each in a fork; runs in the standing process, which computes nothing itself."""
     import hftune.tasks  # noqa: F401  so that no fork has to
 
+    if sys.platform == "win32":
+        raise OSError("this system can't fork")  # standing() starts no such process there
     for line in sys.stdin:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            with os.fdopen(writing, "w") as channel:
+            with os.fdopen(writing, "w", encoding="utf-8") as channel:
                 channel.write(json.dumps(_answer_or_error(line)))
             os._exit(0)
         os.close(writing)
-        with os.fdopen(reading) as channel:
+        with os.fdopen(reading, encoding="utf-8") as channel:
             said = channel.read()
-        os.waitpid(child, 0)
-        print(said.replace("\n", " ") or json.dumps({"error": "it ended without a word"}), flush=True)
+        _, status = os.waitpid(child, 0)
+        ended = {"error": "it ended without a message", "returncode": os.waitstatus_to_exitcode(status)}
+        print(said.replace("\n", " ") or json.dumps(ended), flush=True)
 
 
 def _failed(folder: Path, what: str) -> RunFailed:

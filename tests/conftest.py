@@ -17,8 +17,13 @@ os.environ.pop("HF_TOKEN", None)
 os.environ["HFTUNE_CACHE"] = tempfile.mkdtemp(prefix="hftune-test-cache-")
 
 import pytest
+from systems import needs_posix, skip_where_missing
 
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip_where_missing(items)
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +47,16 @@ def fresh_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     terminal.out.cache_clear()
     terminal.err.cache_clear()
+
+
+@pytest.fixture
+def cpu_bf16() -> None:
+    """For tests that compute in bf16 for real: there are CPUs on which that ends the process."""
+    from hftune.machine import cpu_trial
+
+    trial = cpu_trial("bf16")
+    if not trial.works:
+        pytest.skip(str(trial))
 
 
 @pytest.fixture
@@ -78,6 +93,7 @@ def hftune(standing_proof: None) -> Callable[..., tuple[int, str, str]]:
 @pytest.fixture(scope="session")
 def hub_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A loopback hub and a client of it that has imported everything; one for all tests that train or load."""
+    needs_posix("forks a process that has imported everything")
     from hub_client import Client
     from loopback_hub import serve
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hftune.config.recipe import Recipe
 from hftune.errors import Interrupted
 from hftune.files import read_json, read_jsonl
 from hftune.pipeline import assemble
+from hftune.portability import WARNING_SIGNAL
 from hftune.runs.directory import RunDir
 from hftune.training import fit, weights
 from hftune.training.launch import is_main_process
@@ -114,7 +114,7 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
     folder.mkdir(parents=True, exist_ok=True)
     trainer = assemble(wanted, RunDir(folder), Silent()).trainer
     if stop is not None and trainer.args.process_index == trainer.args.world_size - 1:
-        trainer.add_callback(SignalAt(stop, signal.SIGUSR1))
+        trainer.add_callback(SignalAt(stop, WARNING_SIGNAL))
     if lost == "rng":
         trainer._load_rng_state = lambda checkpoint: None
     if lost == "optimizer":
@@ -122,7 +122,7 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
     try:
         fit(trainer, resume=resume)
     except Interrupted as stopped:
-        assert stop is not None and stopped.exit_code == 128 + signal.SIGUSR1
+        assert stop is not None and stopped.exit_code == 128 + WARNING_SIGNAL
         assert trainer.state.global_step == stop
     else:
         assert stop is None, "the signal was not heard"

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["crash_case", "hftune.cli.train", "hftune.cli.watch", "hftune.dryrun", "hftune.verify"])
+from systems import needs_posix
+
+# Forking after torch was imported is safe on Linux only; elsewhere each process imports everything itself.
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+if sys.platform == "linux":
+    CONTEXT.set_forkserver_preload(
+        ["crash_case", "hftune.cli.train", "hftune.cli.watch", "hftune.dryrun", "hftune.verify"]
+    )
 PATIENCE = 240
 
 
@@ -25,6 +32,7 @@ def start(function: Callable[..., None], *args: Any, **kwargs: Any) -> BaseProce
 
 def start_ranks(world: int, function: Callable[..., None], *args: Any, **kwargs: Any) -> list[BaseProcess]:
     """Run a function in processes that train together; it is told its rank, their number and a port first."""
+    needs_posix("several processes that train together are not tested on Windows")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -60,7 +60,7 @@ def interfere(job: dict[str, Any]) -> None:
 
     def fit(trainer: Any, resume: Any = False) -> Any:
         if RANK == 1 and "stops" in job:
-            trainer.add_callback(SignalAt(job["stops"], signal.SIGUSR1))
+            trainer.add_callback(SignalAt(job["stops"], getattr(signal, job.get("by", "SIGUSR1"))))
         if RANK == 1 and "fails" in job:
             trainer.add_callback(Fails())
         return training.fitting.fit(trainer, resume)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from systems import needs_posix
 
 from hftune.files import read_json, read_jsonl
 
@@ -21,6 +22,7 @@ TWO = (*CONFIG, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """``accelerate launch`` with these words, in this folder."""
+    needs_posix("several processes that train together are not tested on Windows")
     paths = os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     accelerate = str(Path(sys.executable).with_name("accelerate"))

@@ -10,7 +10,8 @@
 huggingface_hub reads HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE when it is imported, so what is tested runs in a
 process of its own with `hub.environment(...)`. Large files travel as they do on the real Hub: through signed
 addresses on another origin, which refuses a token. Everything that arrives is in `hub.requests`.
-Pull requests, tags, .gitignore and the xet protocol are not served; what has no route is in `hub.unrouted`.
+A pull request is a revision named refs/pr/N. Discussions, tags, .gitignore and the xet protocol are not served; what
+has no route is in `hub.unrouted`.
 """
 
 from __future__ import annotations
@@ -90,6 +91,21 @@ class LoopbackHub:
             made = store.add_folder(repo, folder, revision, repo.namespace)
             store.repos[kind, repo_id] = repo
             return made.oid
+
+    def rename(self, old: str, new: str, kind: RepoKind = "model") -> None:
+        """Give a repository another id; requests for the old one are redirected, as on the Hub."""
+        with self._backend.lock:
+            store = self._backend.store
+            repo = store.repos.pop((kind, old))
+            repo.repo_id = new
+            store.repos[kind, new] = repo
+            store.renamed[kind, old] = new
+
+    def gate(self, repo_id: str, kind: RepoKind = "model", *, members: Sequence[str] = ()) -> None:
+        """Restrict the files of a repository to its owner and some other accounts."""
+        with self._backend.lock:
+            repo = self._backend.store.repos[kind, repo_id]
+            repo.gated, repo.members = True, set(members)
 
     def repo(self, repo_id: str, kind: RepoKind = "model") -> Repo:
         """The repository itself: branches, commits, whether it is private. KeyError if there is none."""

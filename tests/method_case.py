@@ -1,4 +1,4 @@
-"""Tiny classifiers of six architectures, and one training of each method that the method tests share."""
+"""Tiny classifiers of eight architectures, and one training of each method that the method tests share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from training_case import LABELS, collate, rows
 from transformers import (
+    AlbertConfig,
     AutoModelForSequenceClassification,
     BertConfig,
     BertTokenizerFast,
@@ -21,6 +22,7 @@ from transformers import (
     ElectraConfig,
     EvalPrediction,
     ModernBertConfig,
+    MPNetConfig,
     PreTrainedConfig,
     PreTrainedModel,
     RobertaConfig,
@@ -66,9 +68,11 @@ def config(architecture: str, **more: Any) -> PreTrainedConfig:
     if architecture == "modernbert":
         special = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
         return ModernBertConfig(**shape, **special)
+    if architecture == "albert":
+        return AlbertConfig(**shape, **wide, embedding_size=8)
     if architecture == "electra":
         return ElectraConfig(**shape, **wide, embedding_size=8)
-    kinds = {"bert": BertConfig, "roberta": RobertaConfig, "deberta-v2": DebertaV2Config}
+    kinds = {"bert": BertConfig, "roberta": RobertaConfig, "deberta-v2": DebertaV2Config, "mpnet": MPNetConfig}
     return kinds[architecture](**shape, **wide)
 
 

@@ -1,11 +1,11 @@
 """A soak: kill -9 at random moments, many times, over all tasks. Each resume must succeed and lose nothing.
 
-python tests/soak.py                        200 kills
-python tests/soak.py --kills 20 --seed 7    a short one
+python tests/soak.py --folder soak          1,000 kills; the same command continues an interrupted soak
+python tests/soak.py --kills 20 --seed 7    a short one, in a temporary folder
 
-Each run is the whole pipeline, from the data to the report. It is killed again and again, half of the time after a
-random share of its CPU time, half of the time at a random file that it opens, renames or removes, until it gets
-through; then all that it left must equal what an uninterrupted run leaves, bit for bit.
+Each run is the whole pipeline, from the data to the report. It is killed again and again until it gets through: half of
+the time at a random moment of training, otherwise after a random share of its CPU time, or at a random file that it
+opens, renames or removes. Then all that it left must equal what an uninterrupted run leaves, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import argparse
 import hashlib
 import os
 import random
+import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +32,34 @@ from forks import joined, start, start_ranks
 
 from hftune import verify
 from hftune.config.recipe import Recipe
-from hftune.files import read_json
+from hftune.files import read_json, write_json
 from hftune.pipeline import train
 from hftune.training.checkpoints import fault, listed, step_of
 from hftune.training.progress import Silent
 
+LONGER = {"train.epochs": 6}
+"""36 steps in place of 12, so that most of a run is training and not loading."""
+HALF = {"train.batch_size": 4, "train.device": "cpu"}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "classify": ("classify", "full", {"train.eval_steps": 2}),
-    "classify, two kept": ("classify", "lora", {"train.eval_steps": 1, "train.keep_checkpoints": 2}),
-    "classify, features kept": ("classify", "head", {"train.eval_steps": 2}),
-    "joint": ("joint", "full", {"train.batch_size": 4, "train.accumulation": 2, "train.eval_steps": 3}),
+    "classify": ("classify", "full", {"train.eval_steps": 4}),
+    "classify, two processes": (
+        "classify",
+        "full",
+        {"train.batch_size": 4, "train.eval_steps": 4, "train.device": "cpu"},
+    ),
+    "lora, two checkpoints": ("classify", "lora", {"train.eval_steps": 3, "train.keep_checkpoints": 2}),
+    "prefix": ("classify", "prefix", {"train.eval_steps": 4}),
+    "head, cached features": ("classify", "head", {"train.eval_steps": 4}),
+    "joint": ("joint", "full", {"train.batch_size": 4, "train.accumulation": 2, "train.eval_steps": 5}),
     "mlm": ("mlm", "full", {"train.workers": 1}),
-    "span": ("span", "muon", {"train.eval_steps": 2, "train.keep_checkpoints": 1}),
-    "clm": ("clm", "full", {"train.eval_steps": 3}),
-    "answer": ("answer", "full", {"train.eval_steps": 2}),
-    "two processes": ("classify", "full", {"train.batch_size": 4, "train.eval_steps": 2, "train.device": "cpu"}),
+    "span": ("span", "muon", {"train.eval_steps": 4, "train.keep_checkpoints": 1}),
+    "span, two processes": ("span", "full", {**HALF, "train.eval_steps": 4}),
+    "clm": ("clm", "full", {"train.eval_steps": 5}),
+    "answer": ("answer", "full", {"train.eval_steps": 4}),
 }
+TWO_PROCESSES = tuple(name for name in CASES if name.endswith("two processes"))
+WAYS = ("training", "training", "clock", "file")
+"""How the next kill is drawn."""
 POLL = 0.01
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
 SPEED = "speed"
@@ -52,13 +67,42 @@ NOT_COMPARED = ("README.md",)
 """Of model/: the card tells how long training took."""
 
 
+@dataclass(frozen=True)
+class Kill:
+    """When one sitting is killed; never, as it is."""
+
+    way: str = "never"
+    cpu_seconds: float = float("inf")
+    """By the process that watches."""
+    file: int = 0
+    """From inside, at the n-th file event in the run's folder."""
+    training_seconds: float = float("inf")
+    """From inside, this long after training began."""
+    rank: int = 0
+    """Which of two processes kills itself in training."""
+
+
+NEVER = Kill()
+
+
 class Log(Silent):
     """Keeps stages and notes on disk, where they outlive the process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kill: Kill = NEVER) -> None:
         self.path = path
+        self.kill = kill
+        self.began = time.monotonic()
 
     def stage(self, text: str) -> None:
+        if text == "training":
+            self.began = time.monotonic()
+            if self.kill.way == "training" and int(os.environ.get("RANK", "0")) == self.kill.rank:
+                # A thread, so that the kill comes in the middle of whatever torch computes.
+                timer = threading.Timer(self.kill.training_seconds, os.kill, (os.getpid(), 9))
+                timer.daemon = True
+                timer.start()
+        elif text == "saving":
+            self.note(f"training took {time.monotonic() - self.began}")
         with self.path.open("a") as file:
             file.write(f"stage {text}\n")
 
@@ -85,20 +129,20 @@ class Prover:
         self.stdin, self.stdout = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
 
 
-def live(wanted: Recipe, folder: Path, log: Path, last_file: int = 0) -> None:
-    """One sitting, in a process of its own: the whole pipeline, killed from inside at the n-th file where asked."""
+def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
+    """One sitting, in a process of its own: the whole pipeline, killed from inside if ``kill`` demands it."""
     seen = 0
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
         if event in EVENTS and str(arguments[0]).startswith(str(folder)):
             seen += 1
-            if seen == last_file:
+            if seen == kill.file:
                 os.kill(os.getpid(), 9)
 
     verify._STANDING.append(Prover())  # type: ignore[arg-type]
     sys.addaudithook(watch)
-    train(wanted, folder, resume=True, listener=Log(log))
+    train(wanted, folder, resume=True, listener=Log(log, kill))
     Log(log).note(f"files {seen}")
 
 
@@ -118,7 +162,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """What came of the soak."""
+    """What came of the soak; the file in its folder has the same fields."""
 
     kills: int = 0
     inside_saves: int = 0
@@ -129,13 +173,20 @@ class Tally:
     cases: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    @classmethod
+    def read(cls, path: Path) -> Tally:
+        """As an earlier process left it; empty where there was none."""
+        saved = read_json(path) if path.is_file() else {}
+        counters = {name: Counter(saved.pop(name, {})) for name in ("stages", "ways", "cases")}
+        return cls(**saved, **counters)
+
+    def report(self) -> str:
         """For the terminal."""
         lines = [
             f"{self.kills} kills in {self.runs} runs: {_counts(self.ways)}; {self.inside_saves} inside a save",
             f"killed while: {_counts(self.stages)}",
             f"killed by case: {_counts(self.cases)}",
-            f"{self.resumes} sittings went on from the newest complete checkpoint, as they should",
+            f"{self.resumes} sittings resumed from the newest complete checkpoint, as they should",
         ]
         if not self.faults:
             lines.append("every run ended as an uninterrupted one, bit for bit; no finished checkpoint was lost")
@@ -146,74 +197,112 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
 
+@dataclass(frozen=True)
+class Whole:
+    """An uninterrupted run: what it left, and what is needed to draw moments of it."""
+
+    outcome: dict[str, Any]
+    cpu_seconds: float
+    training_seconds: float
+    files: int
+
+
 class Soak:
-    """Runs of each case in turn, until there have been enough kills."""
+    """Runs of each case in turn, until there have been enough kills.
+
+    Args:
+        home: Folder with the data of ``write_data`` and, after the first run, ``tally.json``. With the same folder,
+            seed and cases a soak continues after its last finished run.
+        seed: Of the moments. Each run draws from its own generator, so that a continued soak draws the same.
+        cases: Names in CASES.
+        say: Receives a line per run.
+    """
 
     def __init__(self, home: Path, seed: int, cases: Sequence[str], say: Callable[[str], None]) -> None:
         self.home = home
-        self.draw = random.Random(seed)
+        self.seed = seed
         self.say = say
-        self.tally = Tally()
-        self.recipes = {name: recipe(home, task, method, **more) for name, (task, method, more) in CASES.items()}
+        self.recipes = {
+            name: recipe(home, task, method, **{**LONGER, **more}) for name, (task, method, more) in CASES.items()
+        }
+        self.tally = Tally.read(home / "tally.json")
         self.whole = {name: self._uninterrupted(name) for name in cases}
 
     def run(self, kills: int) -> Tally:
-        """Kill so often; the run that is under way then is let finish."""
+        """Kill this often; the run that is under way then is allowed to finish."""
+        names = list(self.whole)
         while self.tally.kills < kills and not self.tally.faults:
-            for name in self.whole:
-                if self.tally.kills < kills and not self.tally.faults:
-                    self._one_run(name, kills)
+            self._one_run(names[self.tally.runs % len(names)], kills)
+            write_json(self.home / "tally.json", asdict(self.tally))
         return self.tally
 
-    def _uninterrupted(self, name: str) -> tuple[dict[str, Any], float, int]:
-        """What it leaves, the CPU seconds it takes, and how many files it touches."""
+    def _uninterrupted(self, name: str) -> Whole:
+        """Made anew by every process: comparing with it also shows whether the code is the same as before."""
         folder, log = self.home / f"{name}-whole", self.home / f"{name}-whole.log"
+        shutil.rmtree(folder, ignore_errors=True)
+        log.unlink(missing_ok=True)
         began = time.monotonic()
-        seconds, codes = self._sitting(name, folder, log, None, 0)
+        seconds, codes = self._sitting(name, folder, log, NEVER)
         assert codes and set(codes) == {0}, f"{name}: the uninterrupted run ended with {codes}, see {log}"
-        files = max(int(line.split()[-1]) for line in log.read_text().splitlines() if line.startswith("note files"))
-        self.say(f"{name}: {seconds:.1f} s of CPU, {files} files, {time.monotonic() - began:.0f} s")
-        return outcome(folder), seconds, files
+        notes = [line.removeprefix("note ").split() for line in _lines(log) if line.startswith("note ")]
+        files = max(int(words[1]) for words in notes if words[0] == "files")
+        training = max(float(words[2]) for words in notes if words[:2] == ["training", "took"])
+        self.say(
+            f"{name}: {seconds:.1f} s of CPU, {training:.1f} s of training, {time.monotonic() - began:.0f} s in all"
+        )
+        return Whole(outcome(folder), seconds, training, files)
 
     def _one_run(self, name: str, kills: int) -> None:
-        expected, seconds, files = self.whole[name]
-        tally, folder = self.tally, self.home / f"run-{self.tally.runs + 1}"
+        tally, whole = self.tally, self.whole[name]
+        folder = self.home / f"run-{tally.runs + 1}"
+        shutil.rmtree(folder, ignore_errors=True)
+        draw = random.Random(f"{self.seed} {tally.runs}")
         for sitting in range(1000):
             before, log = finished(folder), self.home / f"{folder.name}-{sitting}.log"
-            way = "never" if tally.kills >= kills else self.draw.choice(("clock", "file"))
-            budget = self.draw.uniform(0, seconds) if way == "clock" else None
-            last_file = self.draw.randint(1, files) if way == "file" else 0
-            _, codes = self._sitting(name, folder, log, budget, last_file)
+            log.unlink(missing_ok=True)
+            kill = NEVER if tally.kills >= kills else self._kill(draw, whole)
+            _, codes = self._sitting(name, folder, log, kill)
             self._check(name, folder, log, before, codes)
             if tally.faults:
                 return
-            if -9 in codes:
-                tally.kills += 1
-                tally.ways[f"by the {way}"] += 1
-                tally.cases[name] += 1
-                tally.inside_saves += any((folder / "checkpoints").glob(".[sr]*"))
-                tally.stages[last_stage(log)] += 1
-            else:
+            if -9 not in codes:
                 break
+            tally.kills += 1
+            tally.ways[kill.way] += 1
+            tally.cases[name] += 1
+            tally.inside_saves += any((folder / "checkpoints").glob(".[sr]*"))
+            tally.stages[last_stage(log)] += 1
         tally.runs += 1
         left = outcome(folder)
-        if found := differences(left, expected):
-            files = sorted(set(left["files"]) ^ set(expected["files"]))
+        if found := differences(left, whole.outcome):
+            files = sorted(set(left["files"]) ^ set(whole.outcome["files"]))
             tally.faults.append(f"{name} in {folder} after {sitting} kills differs: {', '.join(found[:8])} {files}")
+        else:
+            shutil.rmtree(folder)
+            for log in self.home.glob(f"{folder.name}-*.log"):
+                log.unlink()
         self.say(f"{tally.kills} kills, {tally.runs} runs: {name} came through after {sitting}")
 
-    def _sitting(
-        self, name: str, folder: Path, log: Path, budget: float | None, last_file: int
-    ) -> tuple[float, list[int | None]]:
+    @staticmethod
+    def _kill(draw: random.Random, whole: Whole) -> Kill:
+        way = draw.choice(WAYS)
+        if way == "training":
+            return Kill(way, training_seconds=draw.uniform(0, whole.training_seconds), rank=draw.randint(0, 1))
+        if way == "clock":
+            return Kill(way, cpu_seconds=draw.uniform(0, whole.cpu_seconds))
+        return Kill(way, file=draw.randint(1, whole.files))
+
+    def _sitting(self, name: str, folder: Path, log: Path, kill: Kill) -> tuple[float, list[int | None]]:
         """Start it, kill it when its CPU time is used up; seconds and exit codes."""
-        asked = (self.recipes[name], folder, log, last_file)
-        world = 2 if name == "two processes" else 1
-        processes = [start(live, *asked)] if world == 1 else start_ranks(world, in_rank, live, *asked)
+        if name in TWO_PROCESSES:
+            processes = start_ranks(2, in_rank, live, self.recipes[name], folder, log, kill)
+        else:
+            processes = [start(live, self.recipes[name], folder, log, replace(kill, rank=0))]
         seconds = 0.0
         while any(process.is_alive() for process in processes):
-            # Of several, the one that writes is looked at; a launcher ends the others when one has died.
+            # Of two processes, the one that writes is watched; a launcher ends the other when one has died.
             seconds = max(seconds, cpu_seconds(processes[0].pid))
-            if (budget is not None and seconds > budget) or any(process.exitcode == -9 for process in processes):
+            if seconds > kill.cpu_seconds or any(process.exitcode == -9 for process in processes):
                 for process in processes:
                     process.kill()
             time.sleep(POLL)
@@ -232,11 +321,11 @@ class Soak:
         lost = set(before) - set(after) if keep > len(before) else {max(before)} if max(before) > max(after) else set()
         if lost:
             tally.faults.append(f"{name}: {folder} has lost the checkpoints {sorted(lost)}")
-        said = [line for line in _lines(log) if line.startswith("note going on from checkpoint-")]
-        if said and before:
+        resumed = [line for line in _lines(log) if line.startswith("note going on from checkpoint-")]
+        if resumed and before:
             tally.resumes += 1
-            if not said[0].endswith(f"checkpoint-{max(before)}"):
-                tally.faults.append(f"{name}: {folder} had {max(before)}, but: {said[0]}")
+            if not resumed[0].endswith(f"checkpoint-{max(before)}"):
+                tally.faults.append(f"{name}: {folder} had {max(before)}, but: {resumed[0]}")
 
 
 def finished(folder: Path) -> list[int]:
@@ -252,7 +341,7 @@ def last_stage(log: Path) -> str:
 
 
 def _lines(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.is_file() else []
+    return log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
 
 
 def cpu_seconds(pid: int | None) -> float:
@@ -265,19 +354,27 @@ def cpu_seconds(pid: int | None) -> float:
 
 
 def main() -> None:
-    """Soak, and tell."""
+    """Soak, and print the tally."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
-    asked = parser.parse_args()
+    parser.add_argument("--folder", type=Path, help="keep everything here; the same command continues")
+    options = parser.parse_args()
     # In memory where there is such a folder: a disk that waits for every sync teaches nothing about kills.
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
         os.environ |= {"HFTUNE_CACHE": f"{folder}/cache", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        tally = Soak(write_data(Path(folder)), asked.seed, asked.cases, print).run(asked.kills)
-    print(tally.told())
+        tally = Soak(prepared(folder), options.seed, options.cases, partial(print, flush=True)).run(options.kills)
+    print(tally.report())
     sys.exit(1 if tally.faults else 0)
+
+
+def prepared(folder: Path) -> Path:
+    """A folder with the data of the soak, which is written once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder if (folder / "labelled").is_dir() else write_data(folder)
 
 
 if __name__ == "__main__":

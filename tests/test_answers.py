@@ -28,6 +28,8 @@ from hftune.runs.directory import RunDir
 from hftune.runs.sections.knowledge import _answers as listed
 from hftune.tasks.question_answer import forced_match
 
+pytestmark = pytest.mark.numeric
+
 Hftune = Callable[..., tuple[int, str, str]]
 
 LONG_ENOUGH = (

@@ -13,7 +13,10 @@ PACKAGE = ROOT / "hftune"
 
 # Lowest first. A module imports its own layer's folder and the layers below; siblings of one layer stay apart.
 LAYERS: list[set[str]] = [
-    {"errors", "assets", "files", "suggest", "escapes", "cache"},
+    {
+        *("errors", "assets", "files", "suggest", "escapes", "cache"),
+        *("pickles", "portability", "child_process", "machine"),
+    },
     {"config"},
     {"data", "models", "methods", "training", "evaluation", "runs"},
     {"tasks"},
@@ -40,7 +43,7 @@ LAYERS: list[set[str]] = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS = LAYERS[2]
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "peft", "evaluate", "accelerate"}
-LIGHT = {"cli", "config", "errors", "assets", "files", "suggest", "escapes", "__init__", "__main__"}
+LIGHT = {"cli", "config", *LAYERS[0], "__init__", "__main__"}
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py"}
 LONGEST_FILE, LONGEST_FUNCTION = 300, 80
 

@@ -13,7 +13,7 @@ from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
 
-pytestmark = pytest.mark.parametrize("attention", list(ATTENTION))
+pytestmark = [pytest.mark.numeric, pytest.mark.parametrize("attention", list(ATTENTION))]
 
 BLOCK_SIZE = 88  # above performer's chunk of 64, and no multiple of the other block lengths
 

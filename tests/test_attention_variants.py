@@ -19,6 +19,8 @@ from hftune.models.mingpt.attention_synthesizer import SynthesizerAttention
 from hftune.models.mingpt.attention_vanilla import VanillaAttention
 from hftune.models.mingpt.cost import measure, slope
 
+pytestmark = pytest.mark.numeric
+
 
 def heads(length: int, size: int = 8, seed: int = 0, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
@@ -53,7 +55,7 @@ def test_vanilla_runs_the_fused_kernel_on_cpu(padding: bool) -> None:
 
 @pytest.mark.parametrize(("learning", "kernel"), [(True, torch.float32), (False, torch.bfloat16)])
 def test_on_a_cpu_bf16_training_attends_in_fp32(
-    learning: bool, kernel: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    learning: bool, kernel: torch.dtype, monkeypatch: pytest.MonkeyPatch, cpu_bf16: None
 ) -> None:
     layer = VanillaAttention(MinGPTConfig(hidden_size=32, num_attention_heads=2), 0)
     x = torch.randn(3, 20, 32)

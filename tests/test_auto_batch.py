@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from hftune.training.autobatch import divisions, first_that_fits, largest_within
 from hftune.training.progress import Silent
 from hftune.training.trainer import HftuneTrainer
 from hftune.training.trial import Trial
+
+pytestmark = pytest.mark.numeric
 
 AUTO = {"train.auto_batch": True}
 Tight = Callable[..., None]
@@ -282,6 +283,5 @@ def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
     held = room.psutil.Process().memory_info()
-    limits = {resource.RLIMIT_AS: held.vms + 50 * GIGABYTE, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
-    monkeypatch.setattr(room.resource, "getrlimit", lambda which: (limits[which], resource.RLIM_INFINITY))
+    monkeypatch.setattr(room, "memory_limits", lambda: {"address_space": held.vms + 50 * GIGABYTE})
     assert list(room._within_limits()) == [pytest.approx(50 * GIGABYTE, abs=GIGABYTE)]

@@ -12,6 +12,9 @@ import torch
 from hftune.bench import device_report, devices
 from hftune.bench.devices import Measured, Setting, Size, measure, settings
 from hftune.cli.bench import run_devices
+from hftune.machine import Trial
+
+pytestmark = pytest.mark.numeric
 
 TINY = Size(layers=1, heads=2, width=16, length=8, rows=2, vocabulary=32)
 PLAIN = Setting("cpu", 1, "fp32", False)
@@ -24,7 +27,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_way_there_is(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "threads_for", lambda jobs: 6)
-    monkeypatch.setattr(devices, "has_fast_bf16", lambda device: True)
+    monkeypatch.setattr(devices, "cpu_trial", lambda name: Trial(name, "works", speed=2.0))
     monkeypatch.setattr(devices, "has_compiler", lambda: True)
     found, notes = settings()
     assert len(found) == len(set(found)) == 16
@@ -34,17 +37,18 @@ def test_every_way_there_is(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_missing_is_told_and_left_out(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "threads_for", lambda jobs: 1)
-    monkeypatch.setattr(devices, "has_fast_bf16", lambda device: False)
+    monkeypatch.setattr(devices, "cpu_trial", lambda name: Trial(name, "works", speed=0.25))
     monkeypatch.setattr(devices, "has_compiler", lambda: False)
     found, notes = settings()
     assert found == [PLAIN]
-    assert any("no C++ compiler" in note for note in notes) and any("bf16 in software" in note for note in notes)
+    assert any("no C++ compiler" in note for note in notes) and any("bf16 runs at 0.25×" in note for note in notes)
 
 
 def test_a_gpu_is_measured_beside_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(devices, "threads_for", lambda jobs: 1)
+    monkeypatch.setattr(devices, "cpu_trial", lambda name: Trial(name, "crashed"))
     found, notes = settings()
     assert {one.device for one in found} == {"cpu", "cuda"} and not any("GPU" in note for note in notes)
     assert {one.precision for one in found if one.device == "cuda"} == {"fp32", "bf16"}

@@ -82,7 +82,7 @@ def test_a_folder_or_a_size_that_is_none_is_said(cache: Path, tmp_path: Path, mo
         with pytest.raises(HftuneError, match=f"HFTUNE_CACHE_GB is '{size}'"):
             cache_folder("blocks")
     monkeypatch.delenv("HFTUNE_CACHE_GB")
-    cache.write_text("a file, not a folder")
+    cache.write_text("a file, not a folder", encoding="utf-8")
     with pytest.raises(HftuneError, match="can't be written to") as caught:
         packed(tmp_path / "a", "some text")
     assert "HFTUNE_CACHE=FOLDER" in caught.value.hint

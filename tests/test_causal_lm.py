@@ -34,6 +34,8 @@ from hftune.tasks.packing import Blocks, pack
 from hftune.training.decay import adamw_for
 from hftune.training.progress import Silent
 
+pytestmark = pytest.mark.numeric
+
 WORDS = ("the", "cat", "dog", "saw", "a", "bird", "and", "ran", "home", "again")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from peft import LoraConfig, get_peft_model
 from training_case import Case, KilledError, same, tiny_bert
 
 from hftune.errors import HftuneError, RunFailed
+from hftune.files import sha256
 from hftune.training import checkpoints, fit, weights
 from hftune.training.checkpoints import Checkpoints, fault, newest_complete, read_manifest, refuse_changed
 from hftune.training.trainer import HftuneTrainer
@@ -147,7 +149,9 @@ def test_nothing_there_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / ".staging" / "checkpoint-9").mkdir(parents=True)
-    assert newest_complete(tmp_path) == (None, ["checkpoint-5: manifest.json is missing"])
+    found, passed_over = newest_complete(tmp_path)
+    assert found is None and len(passed_over) == 1
+    assert passed_over[0].startswith("checkpoint-5: manifest.json is missing")
 
 
 @pytest.mark.parametrize(("file", "hurt"), [(file, HURTS[place % 4]) for place, file in enumerate(FILES)])
@@ -266,8 +270,32 @@ def test_broken_ones_are_not_counted(tmp_path: Path) -> None:
     remove(tmp_path / "checkpoint-30" / "manifest.json")
     flip(tmp_path / "checkpoint-20" / "a.bin")
     staged(store, 40, best=None)
-    store.rotate(best=None, broken=["checkpoint-20"])
-    assert steps(store) == [10, 40]
+    store.rotate(best=None, broken=["checkpoint-20", "checkpoint-30"])
+    assert steps(store) == [10, 30, 40]
+
+
+@pytest.mark.parametrize("manifest", [None, "", "{}", '{"name": "a web page", "icons": []}', "changed"])
+def test_what_has_no_manifest_of_ours_is_never_removed(tmp_path: Path, manifest: str | None) -> None:
+    store = Checkpoints(tmp_path, 1, {})
+    staged(store, 10, best=None)
+    folder, file = tmp_path / "checkpoint-10", tmp_path / "checkpoint-10" / "manifest.json"
+    content = file.read_text()
+    remove(file)
+    if manifest is not None:
+        file.write_text(manifest if manifest != "changed" else content.replace('"step": 10', '"step": 11'))
+    foreign = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    store.rotate(best=None, broken=["checkpoint-10"])
+    staged(store, 10, best=None)  # the name is needed
+    staged(store, 20, best=None)
+    store.rotate(best=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10-unknown", "checkpoint-20"]
+    aside = tmp_path / "checkpoint-10-unknown"
+    assert {path.name: path.read_bytes() for path in aside.iterdir() if path.is_file()} == foreign
+    aside.rename(tmp_path / "checkpoint-30")
+    (tmp_path / "checkpoint-30-unknown").write_text("taken")
+    staged(store, 30, best=None)
+    assert (tmp_path / "checkpoint-30-unknown-2" / "a.bin").is_file()
+    assert (tmp_path / "checkpoint-30-unknown").read_text() == "taken"
 
 
 def test_a_step_that_is_saved_again_replaces_the_old_one(tmp_path: Path) -> None:
@@ -368,3 +396,64 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         weights.load(torch.nn.Linear(3, 5), tmp_path)
     with pytest.raises(HftuneError, match=r"another model.*bias"):
         weights.load(torch.nn.Linear(3, 4, bias=False), tmp_path)
+
+
+def copied(trained: Case, folder: Path) -> Case:
+    case = Case(folder, {}, inputs={"compute_metrics": falling_score()})
+    shutil.copytree(trained.checkpoints, case.checkpoints)
+    return case
+
+
+def tampered(path: Path, name: str, **changes: Any) -> None:
+    """Change what a file of a checkpoint states, and make its checksums right again, as a stranger can."""
+    manifest = read_manifest(path)
+    if name == "manifest.json":
+        manifest |= changes
+    else:
+        state = json.loads((path / name).read_text())
+        (path / name).write_text(json.dumps(state | changes))
+        manifest["files"][name] = {"bytes": (path / name).stat().st_size, "sha256": sha256(path / name)}
+    (path / "manifest.json").write_text(json.dumps({**manifest, "seal": checkpoints._seal(manifest)}))
+    assert fault(path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("trainer_state.json", {"global_step": 10**12}, "trainer_state.json is at step 1,000,000,000,000"),
+        ("trainer_state.json", {"global_step": "24"}, "trainer_state.json is at step '24'"),
+        ("trainer_state.json", {"best_global_step": 16}, "the best step is 8 in manifest.json and 16 in"),
+        ("manifest.json", {"step": 10**12}, "manifest.json is at step 1,000,000,000,000"),
+        ("manifest.json", {"step": None}, "manifest.json is at step None"),
+        ("progress.json", {"seconds": "long"}, "no seconds, aside and loss as numbers"),
+        ("progress.json", {"loss": []}, "no seconds, aside and loss as numbers"),
+        ("progress.json", {"finished": 1}, "calls training finished"),
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_is_refused(
+    trained: Case, tmp_path: Path, name: str, changes: dict[str, Any], reason: str
+) -> None:
+    case = copied(trained, tmp_path)
+    newest = newest_complete(case.trainer().checkpoints.directory)[0]
+    assert newest is not None
+    tampered(newest, name, **changes)
+    with pytest.raises(HftuneError, match=f"contradicts itself or this run: .*{re.escape(reason)}") as caught:
+        fit(case.trainer(), resume=True)
+    assert f"delete {newest.name}" in caught.value.hint
+
+
+@pytest.mark.parametrize(("step", "finished"), [(10**12, True), (16, True)])
+def test_a_checkpoint_can_not_call_a_run_complete(trained: Case, tmp_path: Path, step: int, finished: bool) -> None:
+    case = copied(trained, tmp_path)
+    directory = case.trainer().checkpoints.directory
+    if step > 24:
+        (directory / "checkpoint-24").rename(directory / f"checkpoint-{step}")
+    else:
+        shutil.rmtree(directory / "checkpoint-24")
+    path = directory / f"checkpoint-{step}"
+    tampered(path, "trainer_state.json", global_step=step)
+    tampered(path, "progress.json", finished=finished)
+    tampered(path, "manifest.json", step=step)
+    reason = "the run has 24 steps" if step > 24 else "calls training finished .* at step 16 of 24"
+    with pytest.raises(HftuneError, match=reason):
+        fit(case.trainer(), resume=True)

@@ -224,10 +224,7 @@ def test_a_token_budget_is_said(here: Path, hftune: Hftune) -> None:
         assert code == 0 and said in err, err
 
 
-def test_what_was_trained_in_bf16_is_what_was_saved(
-    here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": True})
+def test_what_was_trained_in_bf16_is_what_was_saved(here: Path, hftune: Hftune, cpu_bf16: None) -> None:
     csv_folder(here / "data")
     code, _, err = hftune(
         "classify",

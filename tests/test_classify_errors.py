@@ -75,23 +75,6 @@ def test_a_recipe_that_builds_python_objects(here: Path, hftune: Hftune) -> None
     assert not (here / "owned").exists()
 
 
-def test_weights_that_exist_only_as_a_pickle(here: Path, hftune: Hftune) -> None:
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    model = BertForSequenceClassification(config)
-    config.save_pretrained("pickled")
-    BertTokenizer(vocab=VOCABULARY).save_pretrained("pickled")
-    torch.save(model.state_dict(), "pickled/pytorch_model.bin")
-    command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "pickled", *BRIEF, "--output", "run")
-    code, _, err = hftune(*command)
-    assert (code, "pickle" in err, "--allow-pickle" in err) == (2, True, True)
-    assert not (here / "run").exists()
-    code, _, err = hftune(*command, "--allow-pickle")
-    assert code == 0, err
-
-
 def test_a_checkpoint_without_a_tokenizer_or_with_another_one(here: Path, hftune: Hftune) -> None:
     """transformers makes up an empty tokenizer where there is none, and every word would be unknown."""
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer

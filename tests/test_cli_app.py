@@ -94,7 +94,7 @@ def test_help_of_a_flag_is_the_sentence_under_its_setting() -> None:
 
 def test_flags_become_settings() -> None:
     recipe = options.resolve(
-        None, ["train.seed=5"], task="classify", model="roberta-base", lr=1e-5, seed=4, labels=None, allow_pickle=False
+        None, ["train.seed=5"], task="classify", model="roberta-base", lr=1e-5, seed=4, labels=None
     )
     assert (recipe.model.name, recipe.train.learning_rate, recipe.train.seed) == ("roberta-base", 1e-5, 5)
     assert recipe.data.labels is None
@@ -209,6 +209,7 @@ def test_a_note_is_said_once_and_a_warning_each_time(monkeypatch: pytest.MonkeyP
         assert (err.count("the rate is left out"), err.count("no answer")) == (1, 3)
 
 
+@pytest.mark.posix("a closed pipe is another error there")
 @pytest.mark.parametrize("write", ["terminal.say(line)", "sys.stdout.write(line + chr(10))"])
 def test_a_reader_that_leaves_is_no_error(write: str) -> None:
     program = (
@@ -226,6 +227,7 @@ def test_a_reader_that_leaves_is_no_error(write: str) -> None:
     assert child.wait(timeout=60) == 141
 
 
+@pytest.mark.posix("sends a signal to another process")
 def test_ctrl_c_is_one_line_and_130() -> None:
     program = (
         "import hftune.cli as cli, signal, time\n"

@@ -157,6 +157,7 @@ def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
     assert "did you mean 'two.csv'?" in missing.hint
 
 
+@pytest.mark.posix("makes symbolic links")
 def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()

@@ -116,17 +116,17 @@ def test_split_names_of_the_hub() -> None:
     assert choose_split(["train_sft", "test_sft"], "train", None, "x") == "train_sft"
     mnli = ["train", "validation_matched", "validation_mismatched"]
     assert choose_split(mnli, "dev", "validation_mismatched", "x") == "validation_mismatched"
+    assert choose_split(mnli, "dev", None, "nyu-mll/glue") == "validation_matched"
     with pytest.raises(HftuneError, match="several splits that could be dev") as caught:
-        choose_split(mnli, "dev", None, "nyu-mll/glue")
-    assert "data.dev=SPLIT" in caught.value.hint
-    with pytest.raises(HftuneError, match="no training split; its splits are 'test'"):
-        choose_split(["test"], "train", None, "x")
+        choose_split(["train", "validation_easy", "validation_hard"], "dev", None, "x")
+    assert "--set data.dev=validation_easy" in caught.value.hint
+    assert choose_split(["test"], "train", None, "x") is None
 
 
 def test_a_dataset_of_the_hub_keeps_its_name_as_source(monkeypatch: pytest.MonkeyPatch) -> None:
     import hftune.data.hub as hub
 
-    monkeypatch.setattr(hub, "_download", lambda *_: DatasetDict(train=part(20, "train")))
+    monkeypatch.setattr(hub, "_download", lambda *_: (DatasetDict(train=part(20, "train")), []))
     splits = load(LabelledData(name="tester/moods"))
     assert splits.source == "tester/moods"
     assert len(splits.train) == 16

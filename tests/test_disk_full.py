@@ -39,7 +39,7 @@ def small_disk(place: Path, size: int) -> None:
         os._exit(NOT_ALLOWED)
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            Path(f"/proc/self/{name}").write_text(text)
+            Path(f"/proc/self/{name}").write_text(text, encoding="utf-8")
     system.mount(None, b"/", None, PRIVATE | (1 << 14), None)  # nobody else sees what follows
     place.mkdir(exist_ok=True)
     if system.mount(b"none", str(place).encode(), b"tmpfs", 0, f"size={size}".encode()):

@@ -13,6 +13,8 @@ from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadMo
 
 from hftune.training.dropout import ATTENTION, CheapDropout, attention, dropout, install
 
+pytestmark = pytest.mark.numeric
+
 DRAWS = 1_000_000
 
 

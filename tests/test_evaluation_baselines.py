@@ -10,6 +10,8 @@ import pytest
 from hftune.errors import HftuneError
 from hftune.evaluation import baselines
 
+pytestmark = pytest.mark.numeric
+
 LABELS = ("no", "yes")
 FILLER = ("the food", "a table", "we went", "last week", "in town")
 

@@ -9,6 +9,8 @@ from scipy.special import log_softmax, softmax
 from hftune.errors import HftuneError, RunFailed
 from hftune.evaluation import calibration as cal
 
+pytestmark = pytest.mark.numeric
+
 
 def drawn(rows: int, stretch: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Logits of a model that is perfectly calibrated once they are divided by stretch."""

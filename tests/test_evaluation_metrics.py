@@ -13,6 +13,8 @@ from hftune.errors import HftuneError, RunFailed
 from hftune.evaluation import metrics
 from hftune.evaluation.scores import plain_scores
 
+pytestmark = pytest.mark.numeric
+
 LABELS = ("bad", "fair", "good")
 
 

@@ -23,6 +23,8 @@ from hftune.models import onnx_model
 from hftune.models.classifier import Classifier
 from hftune.outcomes import Request
 
+pytestmark = pytest.mark.numeric
+
 Hftune = Callable[..., tuple[int, str, str]]
 TEXTS = ("the soup was cold", "great food", "we will never come back", "kind but bad", "good soup", "warm kind food")
 
@@ -44,7 +46,7 @@ def write_gold(path: Path, run: Path) -> None:
     said = [answer.label for answer in predict(run, TEXTS)]
     said[0] = next(label for label in LABELS if label != said[0])
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, said, strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def test_onnx_says_what_the_model_says(run: Path, data: Path, here: Path, hftune: Hftune) -> None:
@@ -69,14 +71,14 @@ def test_int8_is_smaller_and_what_it_costs_is_told(run: Path, data: Path, here: 
     code, out, err = hftune("export", str(run), "--int8", "--data", str(data))
     assert code == 0, err
     assert "accuracy lost" in out and "of 6 labels" in out and "exports/run-int8" in out
-    told = json.loads(Path("exports/run-int8/export.json").read_text())
+    told = json.loads(Path("exports/run-int8/export.json").read_text(encoding="utf-8"))
     assert 0 < told["largest_difference"] < 0.5
     assert told["scores"].keys() == {"trained", "exported"}
 
 
 def test_an_adapter_is_merged_and_a_prefix_refused(data: Path, tmp_path: Path, run: Path) -> None:
     tokenizer = Classifier.load(str(run)).tokenizer
-    data.write_text("".join(json.dumps({"text": text, "label": "bad"}) + "\n" for text in TEXTS))
+    data.write_text("".join(json.dumps({"text": text, "label": "bad"}) + "\n" for text in TEXTS), encoding="utf-8")
     for name, section in (("lora", LoraMethod()), ("prefix", PrefixMethod(virtual_tokens=2))):
         torch.manual_seed(1)
         adapted = methods.apply(model("bert"), section, ()).model

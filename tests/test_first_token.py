@@ -15,6 +15,8 @@ from hftune.config.method import LoraMethod, PrefixMethod, PromptMethod
 from hftune.models.first_token import read_first_only
 from hftune.models.joint.modeling_joint import with_mlm_head
 
+pytestmark = pytest.mark.numeric
+
 BERT_LIKE = ("bert", "roberta", "electra")
 
 
@@ -39,11 +41,11 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def assert_same(whole: Any, short: Any) -> None:
-    assert torch.allclose(whole(**batch()).logits, short(**batch()).logits, atol=1e-6)
+    assert torch.allclose(whole(**batch()).logits, short(**batch()).logits, atol=1e-5)
     expected, got = gradients(whole), gradients(short)
     assert expected.keys() == got.keys()
     for name, value in expected.items():
-        assert torch.allclose(value, got[name], atol=1e-6), name
+        assert torch.allclose(value, got[name], atol=1e-5), name
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -77,7 +79,7 @@ def test_only_one_token_is_computed_and_a_caller_may_ask_for_all() -> None:
     read_first_only(model)  # once more changes nothing
     inputs = {name: value for name, value in batch().items() if name != "labels"}
     short = model.bert(**inputs).last_hidden_state
-    assert short.shape[1] == 1 and torch.allclose(short[:, 0], expected[:, 0], atol=1e-6)
+    assert short.shape[1] == 1 and torch.allclose(short[:, 0], expected[:, 0], atol=1e-5)
     assert torch.equal(model.bert(**inputs, every_token=True).last_hidden_state, expected)
 
 
@@ -124,4 +126,4 @@ def test_predictions_are_those_of_a_pipeline(tmp_path: Any) -> None:
     for ours, theirs in zip(predict(run.path, texts, batch_size=3), stock(texts, batch_size=4), strict=True):
         assert ours.label == theirs[0]["label"]
         for row in theirs:
-            assert ours.probabilities[row["label"]] == pytest.approx(row["score"], abs=2e-6)
+            assert ours.probabilities[row["label"]] == pytest.approx(row["score"], abs=1e-5)

@@ -18,6 +18,8 @@ from hftune.data import generators
 from hftune.data.generators import DEFAULT_SEED, GENERATORS
 from hftune.data.generators.reviews_words import LEVELS
 
+pytestmark = pytest.mark.numeric
+
 DENYING = re.compile(r"\b(not|hardly|never|anything|far from|nobody|wish|would have|if only|in vain|worry|nothing)\b")
 DATA = embedded_data_dir()
 FILES = {

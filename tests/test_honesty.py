@@ -19,6 +19,8 @@ from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier
 from hftune.models.presets import PRESETS
 
+pytestmark = pytest.mark.numeric
+
 Hftune = Callable[..., tuple[int, str, str]]
 
 

@@ -21,7 +21,10 @@ SCRIPT = "from pathlib import Path\nPath({!r}).touch()\n"
 
 ASKING = {
     "trust_remote_code": ({"model": {"name": "folder", "trust_remote_code": True}}, "--trust-remote-code"),
-    "allow_pickle": ({"model": {"name": "folder", "allow_pickle": True}}, "--allow-pickle"),
+    "trust_base_code": (
+        {"model": {"name": "folder", "trust_base_code": f"a/b@{COMMIT}"}},
+        f"--trust-base-code a/b@{COMMIT}",
+    ),
     "a script": ({"task": {"kind": "classify", "metrics": ["./evil.py"]}}, "task.metrics=[./evil.py]"),
     "a metric of the Hub": ({"task": {"metrics": [f"a/b@{COMMIT}"]}}, f"task.metrics=[a/b@{COMMIT}]"),
 }
@@ -30,8 +33,8 @@ ASKING = {
 @pytest.mark.parametrize("what", ASKING)
 def test_a_recipe_can_not_trust_on_its_own(here: Path, hftune: Hftune, what: str) -> None:
     stated, flag = ASKING[what]
-    Path("recipe.yaml").write_text(yaml.safe_dump({"task": {"kind": "classify"}, **stated}))
-    Path("evil.py").write_text(SCRIPT.format(str(here / "ran")))
+    Path("recipe.yaml").write_text(yaml.safe_dump({"task": {"kind": "classify"}, **stated}), encoding="utf-8")
+    Path("evil.py").write_text(SCRIPT.format(str(here / "ran")), encoding="utf-8")
     code, _, err = hftune("classify", "--recipe", "recipe.yaml", "--dry-run")
     assert code == 2 and "no file can decide" in err and flag in err
     assert not (here / "ran").exists()
@@ -48,7 +51,7 @@ def test_a_recipe_can_not_trust_on_its_own(here: Path, hftune: Hftune, what: str
     ],
 )
 def test_what_was_typed_counts(here: Path, typed: dict[str, object]) -> None:
-    Path("recipe.yaml").write_text("model: {name: folder, trust_remote_code: true}\n")
+    Path("recipe.yaml").write_text("model: {name: folder, trust_remote_code: true}\n", encoding="utf-8")
     sets = typed.pop("sets", None)
     assert options.resolve("recipe.yaml", sets, task="classify", **typed).model.trust_remote_code  # type: ignore[arg-type]
     # Switched off it is off, whatever the file says.
@@ -59,10 +62,10 @@ def test_a_study_can_not_either(here: Path, hftune: Hftune) -> None:
     csv_folder(here / "rows")
     for stated in ("set: {model.trust_remote_code: true}", "set: {data.name: rows}"):
         Path("study.yaml").write_text(
-            f"{stated}\nover: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n"
+            f"{stated}\nover: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n", encoding="utf-8"
         )
         Path("base.yaml").write_text(
-            "task: {metrics: [./evil.py]}\n" if "rows" in stated else "task: {kind: classify}\n"
+            "task: {metrics: [./evil.py]}\n" if "rows" in stated else "task: {kind: classify}\n", encoding="utf-8"
         )
         code, _, err = hftune("sweep", "study.yaml")
         assert code == 2 and "no file can decide" in err, err
@@ -76,31 +79,38 @@ def test_a_run_that_goes_on_is_asked_again(here: Path, hftune: Hftune) -> None:
     assert code == 2 and "--trust-remote-code" in err
     code, _, err = hftune("classify", "--output", "run", "--resume", "--trust-remote-code")
     assert code == 0 and "is complete already" in err, err
+    run.write_recipe(load_recipe(None, {"model.trust_base_code": f"a/b@{COMMIT}"}))
+    code, _, err = hftune("classify", "--output", "run", "--resume")
+    assert code == 2 and f"--trust-base-code a/b@{COMMIT}" in err
+    code, _, err = hftune("classify", "--output", "run", "--resume", "--trust-base-code", f"a/b@{COMMIT}")
+    assert code == 0 and "is complete already" in err, err
 
 
 def test_what_a_run_was_allowed_is_not_what_evaluate_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hftune import inference
-    from hftune.config.model import ModelSection
+    from hftune.config.model import NO_TRUST, ModelSection, Trust
     from hftune.outcomes import Request
     from hftune.tasks import TASKS
 
     run = finished_run(here / "run")
-    run.write_recipe(load_recipe(None, {"task.kind": "span", "model.trust_remote_code": True}))
-    seen: list[bool] = []
+    granted = {"model.trust_remote_code": True, "model.trust_base_code": f"a/b@{COMMIT}"}
+    run.write_recipe(load_recipe(None, {"task.kind": "span", **granted}))
+    seen: list[object] = []
 
     class Stop(Exception):
         pass
 
     def task(recipe: object) -> None:
-        seen.append(recipe.model.trust_remote_code)  # type: ignore[attr-defined]
+        seen.append(recipe.model.trust)  # type: ignore[attr-defined]
         raise Stop
 
     monkeypatch.setitem(TASKS, "span", task)
     monkeypatch.setattr(inference, "kind_of", lambda *_: "span")
-    for trust in (False, True):
+    typed: list[Trust] = [NO_TRUST, {"trust_remote_code": True, "trust_base_code": f"c/d@{COMMIT}"}]
+    for trust in typed:
         with pytest.raises(Stop):
-            inference.evaluate(Request("run", ModelSection(name="run", trust_remote_code=trust)))
-    assert seen == [False, True]
+            inference.evaluate(Request("run", ModelSection(name="run", **trust)))
+    assert seen == typed
 
 
 @pytest.mark.parametrize("name", ["f1", "someone/metric", "someone/metric@main", f"f1@{COMMIT[:8]}"])

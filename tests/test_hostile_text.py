@@ -17,7 +17,7 @@ from rich.text import Text
 from tiny import QUICK
 
 from hftune.cli import terminal
-from hftune.escapes import UNSAFE, json_text, visible
+from hftune.escapes import UNSAFE, json_text, redacted, spreadsheet_cell, visible
 
 Hftune = Callable[..., tuple[int, str, str]]
 
@@ -140,6 +140,47 @@ def test_tables_for_spreadsheets_compute_nothing(said: dict[str, str], place: Pa
     for text in (said["compare csv"], (place / "compared" / "comparison.csv").read_text()):
         for line in csv.reader(io.StringIO(text)):
             assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line)
+
+
+@pytest.mark.parametrize("begin", [*"=+-@|%\t\r\n", *"＝＋－＠﹦﹢﹣﹫", "\u200b=", " =", "\u3000＝", "\ufeff+"])
+def test_no_cell_begins_a_formula(begin: str) -> None:
+    text = f"{begin}cmd|' /C calc'!A0"
+    assert spreadsheet_cell(text).startswith("'")
+    for plain in ("good", "1 star", "ü", "", "a=b"):
+        assert spreadsheet_cell(plain) == plain
+
+
+TOKEN = "hf_" + "AbCdEfGh" * 4
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"https://huggingface.co/datasets/a/b/resolve/main/x.csv?token={TOKEN}",
+        "https://me:PRIVATEkey@example.org/x.csv",
+        "https://example.org/x.csv?a=1&access_token=PRIVATEkey&b=2",
+        "https://example.org/x.csv?X-Amz-Signature=PRIVATEkey",
+        f"./{TOKEN}/x.csv",
+    ],
+)
+def test_a_token_in_a_command_is_not_echoed(here: Path, hftune: Hftune, data: str) -> None:
+    for command in (("classify", "--data", data), ("data", "peek", data), ("pretrain", "--corpus", data),
+                    ("classify", "--data", data, "--debug"), ("predict", data, "x"), ("sweep", data)):  # fmt: skip
+        code, out, err = hftune(*command)
+        assert code == 2, (command, err)
+        assert TOKEN not in out + err and "PRIVATEkey" not in out + err, (command, err)
+    assert "[redacted]" in err
+
+
+def test_what_is_no_token_stays_as_it_is() -> None:
+    for text in (
+        "HF_ENDPOINT=x",
+        "runs/task-adaptive-pretraining-of-reviews",
+        "a@b.org",
+        "https://x.org/a?b=c",
+        "hf_hub",
+    ):
+        assert redacted(text) == text
 
 
 def test_the_card_is_a_card(place: Path, said: dict[str, str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import socket
 import subprocess
@@ -107,25 +105,3 @@ def test_without_a_network(home: Path) -> None:
 def test_an_unknown_name_is_told(client: Client, home: Path) -> None:
     done = classify(client, home, model="someone/unheard-of")
     assert done.returncode == 2 and "no model 'someone/unheard-of'" in done.stderr and not (home / "run").exists()
-
-
-def test_pickled_weights_need_a_word(client: Client, home: Path, encoder: Path) -> None:
-    pickled = io.BytesIO()
-    torch.save(BertModel.from_pretrained(encoder).state_dict(), pickled)
-    files = {path.name: path.read_bytes() for path in encoder.iterdir() if path.suffix != ".safetensors"}
-    hub, model = client.hub, "someone/pickled"
-    hub.add_model(model, {**files, "pytorch_model.bin": pickled.getvalue()})
-    address = f"/objects/{hashlib.sha256(pickled.getvalue()).hexdigest()}"
-
-    def fetched() -> bool:
-        return any(request.path.startswith(address) and request.method == "GET" for request in hub.requests)
-
-    refused = classify(client, home, model=model, DISABLE_SAFETENSORS_CONVERSION="1")
-    assert refused.returncode == 2, refused.stderr
-    assert "only as a pickle" in refused.stderr and "--allow-pickle" in refused.stderr
-    assert not fetched()
-    assert not (home / "run").exists()
-
-    allowed = classify(client, home, "--allow-pickle", "--dry-run", model=model, DISABLE_SAFETENSORS_CONVERSION="1")
-    assert allowed.returncode == 0, allowed.stderr
-    assert fetched()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from finished_run import LABELS, TEXTS, finished_run
 from hub_client import Client
 
 from hftune.errors import HftuneError
+from hftune.hub import contents
 from hftune.hub.attempt import Patience
 from hftune.hub.contents import published_files, refuse_secret
 from hftune.runs.directory import RunDir
@@ -22,6 +24,7 @@ PRELUDE = """
 import json, os, sys
 from pathlib import Path
 from hftune.config.hub import HubSection
+from hftune.config.model import NO_TRUST
 from hftune.errors import HftuneError
 from hftune.hub import Patience, push
 from hftune.runs.directory import RunDir
@@ -253,7 +256,7 @@ sent = {path.name: path for path in Path("run/model").iterdir() if path.name != 
 def again(name, files):
     try:
         token = os.environ["HF_TOKEN"]
-        prove(RunDir(Path("run")), files, "tester/proof", seen["push"][1], token, Patience(), trust_remote_code=False)
+        prove(RunDir(Path("run")), files, "tester/proof", seen["push"][1], token, Patience(), trust=NO_TRUST)
     except HftuneError as error:
         seen[name] = [error.exit_code, error.message]
 shutil.copytree("run/model", "sent")
@@ -274,13 +277,62 @@ def test_something_else_on_the_hub_is_noticed(client: Client, home: Path) -> Non
 
 def test_only_named_files_are_published(home: Path) -> None:
     folder = home / "run" / "model"
-    (folder / "modeling_own.py").write_text("")
-    (folder / "trainer_state.json").write_text("{}")
+    own = Path(contents.__file__).parent.parent / "models" / "mingpt" / "modeling_mingpt.py"
+    shutil.copy(own, folder / own.name)
+    strange = (
+        "evil.py",
+        "deep/er/modeling_mingpt.py",
+        "deep/config.json",
+        "model-1/x-of-2.safetensors",
+        "trainer_state.json",
+    )
+    for name in strange:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
     files, left_out = published_files(folder)
-    assert set(files) == PUBLISHED - {"README.md"} | {"modeling_own.py"} and left_out == ["trainer_state.json"]
+    assert set(files) == PUBLISHED - {"README.md"} | {"modeling_mingpt.py"} and sorted(left_out) == sorted(strange)
     refuse_secret(files, "hf_not_there")
     with pytest.raises(HftuneError, match=r"stands in config\.json"):
         refuse_secret(files, "BertForSequenceClassification")
+
+
+def test_only_our_own_code_is_published(home: Path) -> None:
+    folder = home / "run" / "model"
+    (folder / "modeling_mingpt.py").write_text("import os")
+    with pytest.raises(HftuneError, match=r"modeling_mingpt\.py is not the code that this version of hftune has"):
+        published_files(folder)
+    (folder / "modeling_mingpt.py").rename(folder / "modeling_own.py")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling_own.Model"}}))
+    with pytest.raises(HftuneError, match=r"needs the code modeling_own\.py, which is not hftune's"):
+        published_files(folder)
+
+
+SECRET = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
+WRITTEN = {
+    "plain": SECRET,
+    "json": "".join(f"\\u{ord(one):04x}" for one in SECRET),
+    "upper case": "".join(f"\\u{ord(one):04X}" for one in SECRET),
+    "one character": f"\\u0068{SECRET[1:]}",
+    "json in json": json.dumps({"a": f"\\u0068{SECRET[1:]}"}),
+    "three layers": json.dumps(json.dumps({"a": f"\\u0068{SECRET[1:]}"})),
+    "python": "".join(f"\\x{ord(one):02x}" for one in SECRET),
+    "wide": f"\\U00000068{SECRET[1:]}",
+    "url": f"https://x/?t=%68%66{SECRET[2:]}",
+    "html": f"&#104;&#x66;{SECRET[2:]}",
+    "underscore": SECRET.replace("_", "\\_"),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "README.md", "model.safetensors"])
+def test_a_token_is_found_however_it_is_written(tmp_path: Path, how: str, name: str) -> None:
+    path = tmp_path / name
+    content = f'{{"note": "{WRITTEN[how]}"}}'.encode()
+    path.write_bytes(len(content).to_bytes(8, "little") + content + b"\0" * 64 if name.endswith("tensors") else content)
+    with pytest.raises(HftuneError, match=f"stands in {re.escape(name)}"):
+        refuse_secret({name: path}, SECRET)
+    refuse_secret({name: path}, SECRET[:-1] + "8")
 
 
 @pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "rng_state.pth", "sub/model.PKL"])

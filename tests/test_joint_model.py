@@ -19,6 +19,8 @@ from transformers import (
 
 from hftune.models.joint import FAMILIES, MASKED, as_classifier, as_masked_lm, row_statistics, with_mlm_head
 
+pytestmark = pytest.mark.numeric
+
 ALPHA = 0.3
 CONFIGS: dict[str, Any] = {
     "bert": BertConfig,

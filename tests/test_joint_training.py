@@ -14,6 +14,8 @@ from hftune.training import fit
 from hftune.training.companion import Beside, Companion, PairedBatches, Repeated
 from hftune.training.sampler import RankBatches
 
+pytestmark = pytest.mark.numeric
+
 COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items", "weight")
 
 

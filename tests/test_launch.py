@@ -131,3 +131,16 @@ def test_a_bad_request_is_told_once(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert done.stderr.count("train.nonsense") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_a_signal_kills_is_reported(tmp_path: Path) -> None:
+    """It leaves no message of its own: the launcher names the signal, and the process that is left says what to do."""
+    lay_out(tmp_path)
+    job = {"arguments": [*command("classify", 2), "--set", "train.eval_steps=2"], "stops": 4, "by": "SIGILL"}
+    done, codes = launch_jobs(tmp_path, TWO, "launched.py", [job])
+    assert done.returncode != 0 and codes in ([], [1], [143])
+    assert "SIGILL" in done.stderr
+    assert done.stderr.count("another process of this launch ended") == 1, done.stderr[-6000:]
+    assert "hftune doctor" in done.stderr
+    assert (tmp_path / "classify-2/checkpoints/checkpoint-2").is_dir()

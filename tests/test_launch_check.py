@@ -320,6 +320,7 @@ def cluster(here: Path) -> Callable[..., subprocess.Popen[str]]:
     return submit
 
 
+@pytest.mark.posix("a Slurm job is a shell script")
 def test_a_slurm_job_saves_queues_again_and_goes_on(here: Path, cluster: Callable[..., subprocess.Popen[str]]) -> None:
     job = cluster("classify", "--output", "my runs/a")
     for _ in range(1000):
@@ -337,6 +338,7 @@ def test_a_slurm_job_saves_queues_again_and_goes_on(here: Path, cluster: Callabl
     assert (here / "calls").read_text().splitlines() == [*calls, calls[0]]
 
 
+@pytest.mark.posix("a Slurm job is a shell script")
 def test_a_slurm_job_that_fails_stays_out_of_the_queue(
     here: Path, cluster: Callable[..., subprocess.Popen[str]]
 ) -> None:

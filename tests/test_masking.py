@@ -10,6 +10,8 @@ from hftune.errors import HftuneError
 from hftune.tasks.masked_rows import MaskedRows, make_examples
 from hftune.tasks.masking import IGNORED, Masking, masking_for
 
+pytestmark = pytest.mark.numeric
+
 SPECIAL = frozenset(range(5))
 MASK = 4
 VOCABULARY = 1000

@@ -18,6 +18,8 @@ from hftune.config.method import HeadMethod, LoraMethod, PrefixMethod
 from hftune.methods import METHODS
 from hftune.verify import fresh_outputs
 
+pytestmark = pytest.mark.numeric
+
 ADAPTERS = {"prefix", "prompt", "ptuning", "lora", "ia3"}
 SMALL: dict[str, dict[str, Any]] = {kind: {"virtual_tokens": 3} for kind in ("prefix", "prompt", "ptuning")}
 SMALL["lora"] = {"rank": 2}

@@ -20,6 +20,8 @@ from hftune.tasks.features import precompute
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Silent
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -125,7 +127,7 @@ def test_a_broken_file_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_cache_that_takes_nothing_costs_only_time(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache.write_text("a file where the folder should be")
+    cache.write_text("a file where the folder should be", encoding="utf-8")
     assert run(methods.apply(model("bert"), HeadMethod(), ()), inputs()).train.features.shape == (9, 16)
     assert "features are not kept" in caplog.text
 

@@ -11,10 +11,10 @@ import torch
 from method_case import NAMES, TEXTS, close, config, model, tokenizer
 from peft import PeftModel
 from transformers import (
-    AlbertConfig,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    FunnelConfig,
     GPT2Config,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -31,8 +31,8 @@ from hftune.methods.formula import evaluate, letters_of
 from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier
 
-ARCHITECTURES = ("bert", "roberta", "electra", "distilbert", "deberta-v2", "modernbert")
-REFUSED = {("prefix", kind) for kind in ("distilbert", "deberta-v2", "modernbert")}
+ARCHITECTURES = ("bert", "roberta", "electra", "distilbert", "deberta-v2", "modernbert", "albert", "mpnet")
+REFUSED = {("prefix", kind) for kind in ("distilbert", "deberta-v2", "modernbert", "albert", "mpnet")}
 PAIRS = [(method, kind) for kind in ARCHITECTURES for method in METHODS]
 NO_BIASES = ("bitfit", "modernbert")
 
@@ -78,7 +78,9 @@ def test_what_can_not_work_is_refused(method: str, kind: str) -> None:
     ):
         with pytest.raises(HftuneError, match=f"does not work with {kind} models: its attention") as caught:
             attempt()
-        assert "--method prompt" in caught.value.hint
+        assert caught.value.hint == (
+            "use --method prompt, which puts trained embeddings before the text, or --method lora"
+        )
 
 
 def test_a_model_without_biases_has_none_to_move() -> None:
@@ -95,7 +97,7 @@ def test_a_classifier_that_reads_the_last_token_takes_no_vectors_before_the_text
         methods.check(section(method), GPT2Config())
     assert caught.value.hint == "use --method lora"
     with pytest.raises(HftuneError) as caught:
-        methods.check(section(method), AlbertConfig())
+        methods.check(section(method), FunnelConfig())
     assert "gpt" not in caught.value.message
 
 
@@ -114,16 +116,16 @@ def test_targets_that_lead_nowhere_are_refused(method: str) -> None:
 
 
 def test_an_unknown_architecture_can_be_frozen_or_told_about() -> None:
-    albert = AlbertConfig()
+    funnel = FunnelConfig()
     for kind in ("full", "head", "bitfit"):
-        methods.check(section(kind), albert)
+        methods.check(section(kind), funnel)
     for kind in ("lora", "ia3"):
-        with pytest.raises(HftuneError, match="does not know the layers of albert models") as caught:
-            methods.check(section(kind), albert)
+        with pytest.raises(HftuneError, match="does not know the layers of funnel models") as caught:
+            methods.check(section(kind), funnel)
         assert "method.targets" in caught.value.hint
-        methods.check(section(kind, targets=("query",)), albert)
+        methods.check(section(kind, targets=("query",)), funnel)
     with pytest.raises(HftuneError) as caught:
-        methods.check(section("prefix"), albert)
+        methods.check(section("prefix"), funnel)
     assert caught.value.message.endswith("it is with bert, roberta, xlm-roberta, camembert, electra")
 
 

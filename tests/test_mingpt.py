@@ -12,6 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM, from_gpt2, register
 
+pytestmark = pytest.mark.numeric
+
 
 def tiny(**settings: object) -> MinGPTForCausalLM:
     torch.manual_seed(0)

@@ -31,14 +31,10 @@ from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.training.matrices import block_matrices
 from hftune.training.muon import muon_for, orthogonalise
 
+pytestmark = pytest.mark.numeric
+
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TINY = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "block_size": 8}
-
-
-@pytest.fixture(autouse=True)
-def no_bf16_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests hold the steps against exact ones, so they are made in fp32 on every machine."""
-    monkeypatch.setattr("hftune.training.muon.has_fast_bf16", lambda device: False)
 
 
 def mingpt(**changed: Any) -> Any:
@@ -81,7 +77,13 @@ def test_the_short_way_for_wide_matrices_is_the_long_way() -> None:
     _, _, wide = spectrum(16, 64, torch.cat([torch.logspace(0, -4, 12), torch.zeros(4)]))
     made = orthogonalise(wide[None])[0]
     torch.testing.assert_close(made.double(), plain_polar(wide), rtol=0, atol=2e-3)
-    assert orthogonalise(wide[None].bfloat16()).dtype == torch.bfloat16
+
+
+def test_bf16_is_computed_in_bf16_and_comes_close(cpu_bf16: None) -> None:
+    _, _, wide = spectrum(16, 64, torch.linspace(1.0, 0.1, 16))
+    rough = orthogonalise(wide[None].bfloat16())[0]
+    assert rough.dtype == torch.bfloat16
+    assert (rough.double() - plain_polar(wide)).norm() < 0.1 * plain_polar(wide).norm()
 
 
 def test_a_matrix_of_zeros_stays_zero() -> None:

@@ -13,6 +13,8 @@ from hftune.errors import HftuneError
 from hftune.training import fit
 from hftune.training.muon import Muon
 
+pytestmark = pytest.mark.numeric
+
 SETTINGS = {"optimizer": "muon", "schedule": "hold", "decay": 0.5, "warmup": 0.1, "epochs": 2, "log_steps": 1}
 
 

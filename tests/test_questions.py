@@ -25,6 +25,8 @@ from hftune.evaluation.knowledge import (
     risk_coverage,
 )
 
+pytestmark = pytest.mark.numeric
+
 
 def folder(path: Path, **files: str) -> QuestionData:
     path.mkdir(exist_ok=True)

@@ -11,8 +11,11 @@ import torch
 from training_case import Case, CrashAt, KilledError, SignalAt, same
 
 from hftune.errors import HftuneError, Interrupted
+from hftune.portability import WARNING_SIGNAL
 from hftune.training import fit
 from hftune.training.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.numeric
 
 # 60 rows in batches of 8 make 8 passes an epoch; with accumulation 3, 3 updates.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -116,10 +119,10 @@ def test_many_stops_in_one_run(whole: Any, tmp_path: Path) -> None:
     case = Case(tmp_path, SETTINGS["eval steps"])
     for step in (2, 3, 9, 17, 24):
         trainer = case.trainer()
-        trainer.add_callback(SignalAt(step, signal.SIGUSR1))
+        trainer.add_callback(SignalAt(step, WARNING_SIGNAL))
         with pytest.raises(Interrupted) as stopped:
             fit(trainer, resume=True)
-        assert stopped.value.exit_code == 128 + signal.SIGUSR1
+        assert stopped.value.exit_code == 128 + WARNING_SIGNAL
     trainer = case.trainer()
     assert_equal_runs(whole, "eval steps", case, trainer, fit(trainer, resume=True))
 

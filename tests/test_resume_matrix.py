@@ -20,6 +20,8 @@ from hftune.config.kinds import section_kinds
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 
+pytestmark = pytest.mark.numeric
+
 PLACES = {"mid-epoch": 3, "last of an epoch": 6, "first of the next": 7}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},

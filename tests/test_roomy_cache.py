@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from transformers import GPT2Config
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from hftune.models.roomy_cache import RoomyLayer, make_room
+
+pytestmark = pytest.mark.numeric
 
 
 def parts(tokens: int, rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hftune.runs.environment import REDACTED, command_line, cpu_model, describe, git_state
+from hftune.machine import cpu_model
+from hftune.runs.environment import REDACTED, command_line, describe, git_state
 
 TOKEN = "hf_" + "AbCdEfGh" * 4
 
@@ -56,6 +57,7 @@ def test_secrets_are_taken_out_of_the_command(arguments: list[str]) -> None:
     assert REDACTED in command and shlex.split(command)[-1] == "runs/a"
 
 
+@pytest.mark.posix("quotes words for a POSIX shell")
 def test_a_revision_is_kept_and_words_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = "0123456789" * 4
     monkeypatch.setenv("HOME", "/home/alice")
@@ -77,13 +79,56 @@ def test_a_revision_is_kept_and_words_are_quoted(monkeypatch: pytest.MonkeyPatch
     assert command_line(["-c"]) == "" and command_line([]) == ""
 
 
-def test_git_state_is_that_of_the_checkout(tmp_path: Path) -> None:
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with files at several depths, in an order in which git sorts files and folders differently."""
+    folder = tmp_path / "checkout"
+    (folder / "a" / "deep").mkdir(parents=True)
+    for name in ("file", "a/one", "a/deep/two", "a.txt", "a-b"):
+        (folder / name).write_text(name)
+    (folder / "link").symlink_to("file")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "one")
+    return folder
+
+
+def test_git_state_is_that_of_the_checkout(tmp_path: Path, checkout: Path) -> None:
     assert git_state(tmp_path) is None
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    (tmp_path / "file").write_text("1")
-    for step in (["init", "-q"], ["add", "file"], [*identity, "commit", "-q", "-m", "one"]):
-        subprocess.run(["git", *step], cwd=tmp_path, check=True)
-    clean = git_state(tmp_path)
-    assert clean is not None and len(clean["commit"]) == 40 and clean["changed"] is False
-    (tmp_path / "file").write_text("2")
-    assert git_state(tmp_path) == clean | {"changed": True}
+    clean = git_state(checkout)
+    assert clean == {"commit": git(checkout, "rev-parse", "HEAD"), "changed": False}
+    assert git_state(checkout / "a" / "deep") == clean
+    (checkout / "untracked").write_text("1")
+    (checkout / "file").touch()
+    assert git_state(checkout) == clean, "new files and new time stamps are no changes"
+    (checkout / "file").write_text("elif")
+    assert git_state(checkout) == clean | {"changed": True}
+    git(checkout, "add", "file")
+    assert git_state(checkout) == clean | {"changed": True}, "staged"
+    git(checkout, "reset", "-q", "--hard")
+    assert git_state(checkout) == clean
+    (checkout / "a" / "one").unlink()
+    assert git_state(checkout) == clean | {"changed": True}
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+def test_git_state_reads_every_form_in_which_git_stores_a_commit(checkout: Path, version: str) -> None:
+    git(checkout, "update-index", "--index-version", version)
+    expected = {"commit": git(checkout, "rev-parse", "HEAD"), "changed": False}
+    git(checkout, "gc", "-q")  # packs the objects and the references
+    assert not (checkout / ".git" / "refs" / "heads" / "main").exists()
+    assert git_state(checkout) == expected
+    git(checkout, "worktree", "add", "-q", "../other", "-b", "other")
+    assert git_state(checkout.parent / "other") == expected
+    git(checkout, "checkout", "-q", "--detach")
+    assert git_state(checkout) == expected
+    (checkout / ".git" / "index").write_bytes(b"DIRC damaged")
+    assert git_state(checkout) == expected | {"changed": None}

@@ -15,6 +15,8 @@ from hftune.errors import HftuneError
 from hftune.training.budget import BudgetBatches
 from hftune.training.sampler import FixedOrder, RankBatches, epoch_order, longest_first
 
+pytestmark = pytest.mark.numeric
+
 LENGTHS = np.random.default_rng(0).integers(3, 200, 1003)
 
 

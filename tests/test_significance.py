@@ -10,6 +10,8 @@ from scipy.stats import t as student
 from hftune.errors import HftuneError
 from hftune.evaluation import significance as sig
 
+pytestmark = pytest.mark.numeric
+
 
 def draw(
     rng: np.random.Generator, seeds: int, items: int, spread: float, *, gap: float = 0.0, common: float = 0.0

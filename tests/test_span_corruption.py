@@ -31,6 +31,8 @@ from hftune.tasks.corruption import UNSEEN, Corruption, corrupted, plan
 from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
 from hftune.training.progress import Silent
 
+pytestmark = pytest.mark.numeric
+
 MARK = 1
 SIZES = np.random.default_rng(0).integers(4, 200, 3000)
 ONE = Corruption(shortest=4, longest=112, share=0.25, spans=1, anywhere=False)

@@ -125,6 +125,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     assert any("is it 3? naïve" in row["text"] for rows in data.load(asked(folder)).named.values() for row in rows)
 
 
+@pytest.mark.posix("makes symbolic links")
 def test_changed_code_reads_anew(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data.load(asked(folder))
     copy = shutil.copytree(Path(split_cache.__file__).parent, tmp_path / "code")
@@ -153,6 +154,7 @@ def test_joint_data_finds_what_plain_data_kept(folder: Path, cache: Path) -> Non
     assert len(kept_in(cache, "json")) == 1
 
 
+@pytest.mark.posix("makes a named pipe")
 def test_a_pipe_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "dev.csv")
     with pytest.raises(HftuneError, match="not a regular file"):

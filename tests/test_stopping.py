@@ -18,20 +18,25 @@ from hftune.config import load_recipe
 from hftune.errors import Interrupted
 from hftune.files import read_jsonl
 from hftune.opening import opened
+from hftune.portability import HANGUP, WARNING_SIGNAL
 from hftune.training import fit
 from hftune.training.checkpoints import newest_complete, step_of
+from hftune.training.stopping import StopRequest
 
-SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+SIGNALS = [signal.SIGTERM, signal.SIGINT, WARNING_SIGNAL, *HANGUP]
 
 
 def command_line(arguments: list[str], said: Path) -> None:
     """``hftune`` in a process of its own; what it says goes into a file."""
     from hftune.cli import main
 
+    for number in SIGNALS:  # nohup and shells in the background hand some of them down as ignored
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
     main(arguments)
 
 
+@pytest.mark.posix("sends a signal to another process")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number: signal.Signals) -> None:
     endless = ("--set", "train.max_steps=1000000", "--set", "train.log_steps=1")
@@ -54,10 +59,13 @@ def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number
 
 @pytest.fixture
 def not_in_background() -> Iterator[None]:
-    """A shell lets what it starts in the background pass SIGINT over, and so does Python then."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell lets what it starts in the background ignore SIGINT, and nohup SIGHUP, and so does Python then."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HANGUP)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("not_in_background")
@@ -68,7 +76,7 @@ def test_outside_training_there_is_nothing_to_wait_for(tmp_path: Path, number: s
         pytest.raises(Interrupted, match="what was saved") as stopped,
         opened(tmp_path / "run", load_recipe(None, {}), resume=False),
     ):
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         time.sleep(5)
     assert stopped.value.exit_code == 128 + number
     assert f"--output {tmp_path / 'run'} --resume" in stopped.value.hint
@@ -76,9 +84,20 @@ def test_outside_training_there_is_nothing_to_wait_for(tmp_path: Path, number: s
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.posix("there is no SIGHUP")
+def test_a_run_under_nohup_survives_its_terminal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with opened(tmp_path / "run", load_recipe(None, {}), resume=False), StopRequest().listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 class AtTheEnd(TrainerCallback):
     def on_train_end(self, *args: object, **kwargs: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_after_the_last_update_is_heard(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tiny import csv_folder
 from hftune.config import RecipeError
 from hftune.config.shipped import shipped_studies
 from hftune.errors import HftuneError, Interrupted, RunFailed
+from hftune.files import LONGEST_NAME
 from hftune.runs.directory import RunDir
 from hftune.studies import pool
 from hftune.studies.folder import StudyDir, begun
@@ -25,7 +26,6 @@ from hftune.studies.news import NewRows
 from hftune.studies.plan import Plan, check, examples, grid, make_plan, parse_over, plan_yaml, read_plan, recipe_for
 from hftune.studies.pool import STOPPED, Hand, Order, Tell, share_out
 from hftune.studies.select import select
-from hftune.studies.settings import LONGEST_FOLDER
 from hftune.studies.sweep import sweep
 
 Hftune = Callable[..., tuple[int, str, str]]
@@ -110,7 +110,7 @@ def test_folders_are_safe_whatever_the_name() -> None:
     assert len(set(folders)) == 4
     for folder in folders:
         assert "/" not in folder and not folder.startswith(".") and "\x00" not in folder
-        assert len(folder.encode()) <= LONGEST_FOLDER
+        assert len(folder.encode()) <= LONGEST_NAME
 
 
 def test_over_flags_are_read_as_recipes_are() -> None:
@@ -325,6 +325,7 @@ def test_work_is_shared_out_and_errors_come_back() -> None:
         share_out(pieces(3, fail), hands)
 
 
+@pytest.mark.posix("sends a signal to a thread")
 def test_a_signal_stops_the_hands_and_the_study() -> None:
     class Slow(Planter):
         def __init__(self) -> None:
@@ -379,6 +380,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pool.Worker:
     return hand
 
 
+@pytest.mark.posix("a process there does not end by a signal")
 def test_a_worker_outlives_its_orders_and_its_own_death(worker: pool.Worker, tmp_path: Path) -> None:
     told: list[Mapping[str, Any]] = []
 
@@ -390,7 +392,9 @@ def test_a_worker_outlives_its_orders_and_its_own_death(worker: pool.Worker, tmp
     assert first == second and first["state"] == "done"
     assert told == [{"done": 1, "total": 2, "facts": {}}] * 2
     outcome = worker.carry_out({"do": "die"}, tell)
-    assert outcome["state"] == "failed" and "signal 9" in outcome["reason"] and "worker-1.log" in outcome["hint"]
+    assert (
+        outcome["state"] == "failed" and "killed by SIGKILL" in outcome["reason"] and "worker-1.log" in outcome["hint"]
+    )
     assert "code 3" in worker.carry_out({"do": "leave"}, tell)["reason"]
     assert worker.carry_out({"do": "work"}, tell)["pid"] != first["pid"]
     assert worker.carry_out({"do": "watch", "answer": True}, tell)["state"] == "done"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -80,7 +79,7 @@ def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Pat
     while not (second / "checkpoints" / "checkpoint-2").is_dir() and time.monotonic() < until:
         assert killed.poll() is None, killed.communicate()
         time.sleep(0.02)
-    os.kill(killed.pid, signal.SIGKILL)
+    killed.kill()
     killed.wait()
     first = StudyDir(tmp_path / "killed").run(grid(Plan(**stated))[0], 1)
     assert first.complete and not RunDir(second).complete

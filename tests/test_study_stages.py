@@ -247,7 +247,7 @@ def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path, monkeypa
     probe = [{"text": "good"}, {"text": "bad good"}]
     from hftune.tasks.classification import Classification
 
-    expected = Classification.reload_outputs(tmp_path / "model", probe, False)
+    expected = Classification.reload_outputs(tmp_path / "model", probe)
     with standing():
         first, second = (fresh_outputs([tmp_path / "model"], "classify", probe)[0] for _ in range(2))
         with pytest.raises(RunFailed, match="there is no folder"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import time
 from pathlib import Path
@@ -20,9 +19,12 @@ from transformers import EvalPrediction, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from hftune.errors import HftuneError, Interrupted, RunFailed
+from hftune.portability import WARNING_SIGNAL
 from hftune.training import fit
 from hftune.training.checkpoints import newest_complete
 from hftune.training.utilisation import SHORTEST, matmul_peak, model_flops_utilisation
+
+pytestmark = pytest.mark.numeric
 
 
 def sum_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -273,7 +275,7 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert (fitted.steps, fitted.best_step) == (32, 16)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, WARNING_SIGNAL])
 def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, number: int) -> None:
     before = signal.getsignal(number)
     trainer = Case(tmp_path, {}).trainer()
@@ -294,7 +296,7 @@ class Twice(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 9:
             for number in self.numbers:
-                os.kill(os.getpid(), number)
+                signal.raise_signal(number)
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
@@ -311,10 +313,10 @@ def test_a_warning_and_then_a_term_are_let_finish(tmp_path: Path) -> None:
     """Slurm sends SIGUSR1 and, soon after, SIGTERM: the second must not break the save."""
     case = Case(tmp_path, {})
     trainer = case.trainer()
-    trainer.add_callback(Twice(signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM))
+    trainer.add_callback(Twice(WARNING_SIGNAL, signal.SIGTERM, signal.SIGTERM))
     with pytest.raises(Interrupted) as stopped:
         fit(trainer)
-    assert stopped.value.exit_code == 128 + signal.SIGUSR1
+    assert stopped.value.exit_code == 128 + WARNING_SIGNAL
     assert newest_complete(case.checkpoints) == (case.checkpoints / "checkpoint-10", [])
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import TrainingArguments
 
 from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
+from hftune.machine import Trial
 from hftune.training import arguments as module
 from hftune.training.arguments import make_arguments
 from hftune.training.extra import OURS, RECIPE_KEYS
@@ -124,18 +124,36 @@ def test_nothing_that_arguments_sets_can_be_overruled_by_extra() -> None:
     assert changed - automatic <= RECIPE_KEYS.keys() | OURS.keys()
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_precision_that_the_device_lacks(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
-    with pytest.raises(HftuneError, match=precision) as refused:
-        make(precision=precision, device="cpu")
+def trial(monkeypatch: pytest.MonkeyPatch, found: Trial) -> None:
+    monkeypatch.setattr(module, "cpu_trial", lambda name: found)
+
+
+def test_fp16_needs_a_gpu() -> None:
+    with pytest.raises(HftuneError, match="fp16") as refused:
+        make(precision="fp16", device="cpu")
     assert "train.precision=auto" in refused.value.hint
 
 
-def test_bf16_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    assert make(precision="bf16", device="cpu")[0].bf16
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "wrong", "failed"])
+def test_bf16_on_a_cpu_where_it_does_not_work_is_refused(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial(monkeypatch, Trial("bf16", outcome, 0.7, "was killed by SIGILL", works_with="AVX2"))
+    with pytest.raises(HftuneError, match="bf16") as refused:
+        make(precision="bf16", device="cpu")
+    assert "train.precision=auto" in refused.value.hint and "ONEDNN_MAX_CPU_ISA=AVX2" in refused.value.hint
+    assert outcome != "crashed" or "SIGILL" in refused.value.message
     assert not make(precision="auto", device="cpu")[0].bf16
+    with pytest.raises(HftuneError, match="bf16"):
+        make(device="cpu", extra={"bf16_full_eval": True})
+
+
+def test_bf16_on_a_cpu_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial(monkeypatch, Trial("bf16", "works", speed=2.0))
+    made, notes = make(precision="bf16", device="cpu")
+    assert made.bf16 and not notes
+    assert not make(precision="auto", device="cpu")[0].bf16
+    trial(monkeypatch, Trial("bf16", "works", speed=0.25))
+    made, notes = make(precision="bf16", device="cpu")
+    assert made.bf16 and len(notes) == 1 and "0.25× the speed of fp32" in notes[0]
 
 
 def test_compile_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

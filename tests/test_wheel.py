@@ -7,6 +7,7 @@ import os
 import site
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -21,7 +22,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     # -P and no PYTHONPATH: nothing of the checkout may be found by accident.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, encoding="utf-8", check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -34,13 +35,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     (wheel,) = folder.glob("hftune-*.whl")
     home = folder / "environment"
-    venv.create(home, with_pip=False, symlinks=True)
-    packages = next((home / "lib").glob("python*/site-packages"))
+    venv.create(home, with_pip=False, symlinks=sys.platform != "win32")
+    packages = site_packages(home)
     # A path file adds the folder of the dependencies but none of the path files in it: an editable hftune stays away.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    return home / "bin" / "python"
+    return home / "Scripts" / "python.exe" if sys.platform == "win32" else home / "bin" / "python"
+
+
+def site_packages(home: Path) -> Path:
+    (found,) = [home / "Lib" / "site-packages"] if sys.platform == "win32" else home.glob("lib/python*/site-packages")
+    return found
 
 
 def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
@@ -56,10 +62,20 @@ def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -
 
 
 def test_the_wheel_carries_what_the_checkout_has(installed: Path) -> None:
-    (packages,) = (installed.parent.parent / "lib").glob("python*/site-packages")
+    packages = site_packages(installed.parent.parent)
     assets = packages / "hftune" / "_assets"
     for folder in ("recipes", "data"):
         here = {path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file()}
         there = {path.relative_to(assets / folder) for path in (assets / folder).rglob("*") if path.is_file()}
         assert here == there
     assert (assets / "accelerate_config.yaml").read_bytes() == (ROOT / "accelerate_config.yaml").read_bytes()
+
+
+def test_type_checkers_find_the_annotations(installed: Path, tmp_path: Path) -> None:
+    """PEP 561: without py.typed, a type checker takes every name of an installed package for Any."""
+    assert (site_packages(installed.parent.parent) / "hftune" / "py.typed").is_file()
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (path,) = tmp_path.glob("hftune-*.tar.gz")
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"hftune/py.typed", "Makefile", "constraints.txt", "tests/lower_bounds.py"} <= inside

@@ -28,6 +28,8 @@ from hftune.models.chars import build_char_tokenizer
 from hftune.models.vocabulary import Learning, train_vocabulary
 from hftune.models.writer import Sampling, Writer, encode_prompt
 
+pytestmark = pytest.mark.numeric
+
 TEXT = "the cat saw a bird and the dog ran home again, and then the bird saw the cat."
 PROMPTS = ["the cat", "a bird and the dog ran home", "then", "the dog"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,7 +125,7 @@ class SignalAt(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == self.step - 1:
-            os.kill(os.getpid(), self.number)
+            signal.raise_signal(self.number)
 
 
 class KilledError(Exception):

@@ -6,12 +6,13 @@ A case is one file that ends with ``CASE = Case(…)`` and one line in ``CASES``
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from hftune.portability import cpu_seconds
 
 CLOCKS = ("wall", "cpu")
 
@@ -104,22 +105,16 @@ class Stopwatch:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Count what happens inside."""
-        wall, cpu = time.perf_counter(), processor_seconds()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         try:
             yield
         finally:
             self.wall += time.perf_counter() - wall
-            self.cpu += processor_seconds() - cpu
+            self.cpu += cpu_seconds() - cpu
 
     def turn(self, work: float) -> Turn:
         """What was counted, as a turn."""
         return Turn(work, self.wall, self.cpu)
-
-
-def processor_seconds() -> float:
-    """Seconds that the processor has worked for this process, all threads, and its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def timed(work: float, action: Callable[[], object]) -> Turn:

@@ -1,7 +1,7 @@
 """The same training steps of a minGPT on every device there is. Called by ``hftune bench devices``.
 
-On the processor with one thread and more, up to one a core; on a GPU where there is one; in fp32 and, where hardware
-computes it, bf16; as it is and compiled. Weights, tokens and updates are the same each time.
+On the processor with one thread and more, up to one a core; on a GPU where there is one; in fp32 and, where a
+trial shows that it pays, bf16; as it is and compiled. Weights, tokens and updates are the same each time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from hftune.bench.case import Stopwatch
 from hftune.bench.operations import token_operations
+from hftune.machine import cpu_trial
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.training.arguments import has_compiler
-from hftune.training.formats import has_fast_bf16
 from hftune.training.launch import threads_for
 from hftune.training.memory import forget_peak, peak_memory
 from hftune.training.utilisation import matmul_peak
@@ -90,9 +90,9 @@ def settings() -> tuple[list[Setting], list[str]]:
     if len(compiles) == 1:
         notes.append("there is no C++ compiler: nothing is compiled")
     for device, threads in _places():
-        fast = device != "cpu" or has_fast_bf16(torch.device("cpu"))
+        fast = device != "cpu" or cpu_trial("bf16").pays
         if not fast:
-            notes.append("this processor computes bf16 in software: only fp32 is measured")
+            notes.append(f"{cpu_trial('bf16')}: only fp32 is measured")
         for precision in ("fp32", "bf16") if fast else ("fp32",):
             found += [Setting(device, threads, precision, compiled) for compiled in compiles]
     return found, list(dict.fromkeys(notes))

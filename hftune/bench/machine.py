@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import psutil
 import torch
 
-from hftune.runs.environment import cpu_model, versions
+from hftune.machine import cpu_model
+from hftune.runs.environment import versions
 
 TOLD = ("torch", "transformers", "peft", "accelerate", "tokenizers")
 
@@ -19,6 +21,6 @@ def describe() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1),
+        "load": round(psutil.getloadavg()[0], 1),
         "versions": {name: known[name] for name in TOLD if name in known},
     }

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from hftune import __version__
+from hftune.cache import ensure_home
 from hftune.cli.processes import first_to_fail, is_first, refuse_several
 from hftune.errors import HftuneError, RunFailed
 
@@ -200,6 +201,20 @@ def hftune(
     from hftune.cli import terminal
 
     terminal.set_up_logging(debug, quiet=not is_first())
+    without_home = ensure_home()
+    if without_home is not None and is_first():
+        terminal.note(without_home, style="dim")
+
+
+def _use_utf8() -> None:
+    """Start again in UTF-8 mode where the locale has another encoding.
+
+    Under ``LC_ALL=C`` without UTF-8 mode Python can't hand a path with an ü to libraries that write files themselves,
+    and a run would fail at saving.
+    """
+    if os.name == "posix" and sys.getfilesystemencoding() != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"  # for child processes too
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -208,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What was typed after ``hftune``; the process's own arguments where not given.
     """
+    if arguments is None:
+        _use_utf8()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that can't show a character should not end a run.

@@ -15,6 +15,7 @@ from hftune.cli import options
 from hftune.cli.outcome import score_table
 from hftune.cli.terminal import out, say, show_json
 from hftune.errors import HftuneError
+from hftune.runs.wording import baseline_notes
 
 Answer = Annotated[
     str | None,
@@ -70,6 +71,8 @@ def baseline(
         pair_column=pair_column,
         label_column=label_column,
     )
+    if not recipe.task.baselines:
+        raise HftuneError("task.baselines is false, and baselines are all that was asked for", hint="leave it out")
     if answer is not None and not answer.strip():
         raise HftuneError("--answer is empty", hint="name an answer, as in --answer London")
 
@@ -94,6 +97,8 @@ def baseline(
     for note in facts.notes:
         say(note, style="dim")
     out().print(score_table(result))
+    for line in baseline_notes(result["baselines"]):
+        say(line, style="dim")
 
 
 def _task(data: str | None, corpus: str | None, answer: str | None) -> str:

@@ -48,6 +48,7 @@ def compare(
     if as_json and format_name not in ("table", "json"):
         raise HftuneError(f"--json and --format {format_name} can't both be given", hint="leave one of them out")
 
+    from hftune.files import refuse_links
     from hftune.runs.directory import in_use
     from hftune.runs.foreign import fitting
     from hftune.studies.compare import compare_study, compare_systems
@@ -60,9 +61,11 @@ def compare(
         raise HftuneError(f"{output} is in use and holds no comparison", hint="name another folder with --output")
     if output is not None and is_study(output):
         raise HftuneError(f"{output} is a study, which keeps its own comparison", hint="name another folder")
+    if output is not None:
+        refuse_links(output, "a comparison")
     with fitting(", ".join(map(str, paths))):
         systems = collect(paths)
-        study = StudyDir(paths[0]) if len(paths) == 1 and is_study(paths[0]) else None
+        study = StudyDir.open(paths[0]) if len(paths) == 1 and is_study(paths[0]) else None
         compared = compare_study(study, split, metric) if study else compare_systems(systems, split, metric)
         page = None if output is None else write_results(output, compared, systems)
     if as_json or format_name == "json":

@@ -3,6 +3,7 @@
 hftune evaluate runs/a
 hftune evaluate runs/a --data other.csv --split dev --json
 hftune evaluate runs/births --data births --split dev
+hftune evaluate runs/mnli --data nyu-mll/glue --set data.subset=ax --output predictions.jsonl
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hftune.cli import options
 from hftune.cli.outcome import knowledge_tables, score_table
 from hftune.cli.terminal import note, out, say, show_json, visible
 from hftune.errors import HftuneError
+from hftune.runs.wording import baseline_notes
 
 if TYPE_CHECKING:
     from hftune.outcomes import Scores
@@ -33,6 +35,17 @@ Predictions = Annotated[
         help="Write every prediction here: as jsonl, or answers to questions one a line.",
     ),
 ]
+DATA_SETTINGS = tuple(
+    f"data.{key}"
+    for key in ("subset", "revision", "train", "dev", "test", "text_column", "pair_column", "label_column")
+)
+"""Settings of the data that scoring uses; the others decide how a model is trained."""
+DataSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="data.KEY=VALUE", help="A setting of --data, as data.subset=cola; can be repeated."
+    ),
+]
 Metric = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="A further metric; may be given often.")
 ]
@@ -45,12 +58,13 @@ def evaluate(
     text_column: options.TextColumn = None,
     pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
+    sets: DataSet = None,
     metric: Metric = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows in one forward pass.")] = 64,
     output: Predictions = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
+    trust_base_code: options.TrustBaseCode = None,
     as_json: options.Json = False,
 ) -> None:
     """Score a run, a folder or a Hub model on one split of any data that suits it."""
@@ -58,20 +72,19 @@ def evaluate(
     columns = {name: column for name, column in named.items() if column is not None}
     if data is None and columns:
         raise HftuneError("columns were named but no data", hint="add --data NAME|PATH")
+    columns |= _data_settings(data, sets or [])
     if output is not None and output.exists():
         raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
 
     from hftune import inference
     from hftune.cli.watch import Watcher
-    from hftune.config.model import ModelSection
+    from hftune.config.consent import used_model
     from hftune.outcomes import Request
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    settings = ModelSection(
-        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-    )
-    request = Request(run, settings, data, split, columns, tuple(metric or ()), batch_size)
+    settings = used_model(run, revision, trust_remote_code, trust_base_code)
+    request = Request(run, settings, data, split, columns, tuple(metric or ()), batch_size, output is not None)
     with Watcher() as listener:
         scored = inference.evaluate(request, listener)
         if scored.collapsed:
@@ -91,13 +104,31 @@ def evaluate(
         return
     if scored.scores:
         out().print(score_table(result))
+        for line in baseline_notes(result["baselines"]):
+            say(line, style="dim")
     else:
-        say(f"{scored.source} {scored.split} has no answers: {len(scored.predictions)} predictions, no scores")
+        lacking = "labels" if scored.lines is None else "answers"
+        say(f"{scored.source} {scored.split} has no {lacking}: {len(scored.predictions)} predictions, no scores")
     for table in knowledge_tables(result):
         out().print(table)
     extra = {name: value for name, value in scored.scores.items() if name in (metric or ())}
     for name, value in extra.items():
         say(f"{name}  {value}")
+
+
+def _data_settings(data: str | None, sets: list[str]) -> dict[str, Any]:
+    """The settings of ``--set data.KEY=VALUE``, checked as those of a recipe are."""
+    if not sets:
+        return {}
+    keys = [text.partition("=")[0].strip() for text in sets]
+    other = [key for key in keys if key not in DATA_SETTINGS]
+    if data is None or other:
+        raise HftuneError(
+            f"--set {other[0]} can't be used here" if other else "--set was given but no --data",
+            hint=f"--set takes what finds the data that --data names: {', '.join(DATA_SETTINGS)}",
+        )
+    section = options.resolve(None, sets, task="classify", data=data).data
+    return section.model_dump(include={key.removeprefix("data.") for key in keys})
 
 
 def _keep(scored: Scores, output: Path | None) -> list[Path]:

@@ -15,6 +15,7 @@ import typer
 from hftune.cli import options
 from hftune.cli.terminal import out, say, show_json
 from hftune.errors import HftuneError
+from hftune.files import file_name
 
 if TYPE_CHECKING:
     from hftune.exporting import Exported
@@ -41,7 +42,7 @@ def export(
     label_column: options.LabelColumn = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
+    trust_base_code: options.TrustBaseCode = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a classifier as ONNX, with or without 8-bit weights, and compare its scores with the original's."""
@@ -54,17 +55,15 @@ def export(
         raise HftuneError("columns were named but no data", hint="add --data NAME|PATH")
 
     from hftune.cli.watch import Watcher
-    from hftune.config.model import ModelSection
+    from hftune.config.consent import used_model
     from hftune.exporting import export as write
     from hftune.outcomes import Request
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    settings = ModelSection(
-        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-    )
+    settings = used_model(run, revision, trust_remote_code, trust_base_code)
     request = Request(run, settings, data, split or ("dev" if data is None else None), columns)
-    folder = output or Path("exports") / f"{Path(run).name}{'-int8' if int8 else ''}"
+    folder = output or Path("exports") / f"{_name(run)}{'-int8' if int8 else ''}"
     with Watcher() as listener:
         made = write(request, folder, int8=int8, listener=listener)
     if as_json:
@@ -86,3 +85,8 @@ def _show(made: Exported) -> None:
         f"largest difference of a logit {made.largest_difference:.2g}"
     )
     say(str(made.folder))
+
+
+def _name(run: str) -> str:
+    """What to call an export: the run's own folder, also where that was given as ``.`` or ``..``."""
+    return file_name(Path(run).resolve().name)

@@ -79,7 +79,7 @@ SHARED: dict[str, Any] = {
     "pair_column": options.PairColumn,
     "label_column": options.LabelColumn,
     "trust_remote_code": options.TrustRemoteCode,
-    "allow_pickle": options.AllowPickle,
+    "trust_base_code": options.TrustBaseCode,
     "output": options.Output,
     "push_to_hub": options.PushToHub,
     "push_each_best": options.PushEachBest,

@@ -94,7 +94,7 @@ def generate(
     batch_size: BatchSize = 16,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
+    trust_base_code: options.TrustBaseCode = None,
     as_json: options.Json = False,
 ) -> None:
     """Let a language model go on from prompts, with the log-probability of what it writes.
@@ -109,7 +109,7 @@ def generate(
     if not prompts:
         raise HftuneError(f"{file} holds no prompts", hint="give one prompt a line")
 
-    from hftune.config.model import ModelSection
+    from hftune.config.consent import used_model
     from hftune.models.writer import Sampling
     from hftune.quiet import quiet_libraries
 
@@ -120,9 +120,7 @@ def generate(
             "without drawing, all samples of a prompt are the same", hint="add --temperature, --top-k or --top-p"
         )
     quiet_libraries()
-    settings = ModelSection(
-        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-    )
+    settings = used_model(run, revision, trust_remote_code, trust_base_code)
     writer = _writer(run, settings)
     if output is None and not as_json and out().is_terminal:
         _on_terminal(writer, prompts, sampling, samples)

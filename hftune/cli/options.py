@@ -36,7 +36,7 @@ FLAGS: dict[str, str] = {
     "tokenizer": "model.tokenizer",
     "attention": "model.attention",
     "trust_remote_code": "model.trust_remote_code",
-    "allow_pickle": "model.allow_pickle",
+    "trust_base_code": "model.trust_base_code",
     "unlabeled": "data.unlabeled",
     "line_by_line": "data.line_by_line",
     "block_size": "data.block_size",
@@ -49,7 +49,7 @@ FLAGS: dict[str, str] = {
 }
 """Flag (as a parameter name) → the recipe setting it stands for."""
 
-TRUST = ("trust_remote_code", "allow_pickle")
+TRUST = ("trust_remote_code", "trust_base_code")
 """Flags that change nothing about a run but what may be trusted for it; they are asked for anew each time."""
 
 WHAT = "What is trained"
@@ -197,16 +197,16 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code/--no-trust-remote-code",
     ),
 ]
-Revision = Annotated[str | None, option(WHICH, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
-AllowPickle = Annotated[
-    bool | None,
+TrustBaseCode = Annotated[
+    str | None,
     option(
         _TRUST,
-        None,
-        "Load weights that exist only as a pickle, with the reader of torch that builds tensors alone.",
-        "--allow-pickle/--no-allow-pickle",
+        "REPO@COMMIT",
+        "Run the Python code of an adapter's base on the Hub: REPO@COMMIT.",
+        "--trust-base-code",
     ),
 ]
+Revision = Annotated[str | None, option(WHICH, "NAME", "Branch, tag or commit of a Hub model.", "--revision")]
 Output = Annotated[
     Path | None,
     option(RUN, "FOLDER", "The run directory; a new one below runs/ where not given.", "--output", "-o"),

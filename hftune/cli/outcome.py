@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from hftune.cli.terminal import out, say, show_json, visible
-from hftune.runs.wording import baseline_name
+from hftune.runs.wording import baseline_name, baseline_notes, was_left_out
 
 if TYPE_CHECKING:
     from hftune.dryrun import Estimate
@@ -40,6 +40,8 @@ def print_run(result: RunResult) -> None:
     if not metrics:
         return  # not the process that writes
     out().print(score_table(metrics))
+    for line in baseline_notes(metrics["baselines"]):
+        say(line, style="dim")
     for table in knowledge_tables(metrics):
         out().print(table)
     parameters, speed = metrics["parameters"], metrics["speed"]
@@ -67,6 +69,8 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
         table.add_column(name.replace("_", "-"), justify="right")
     for system, splits in systems:
         for split, scores in splits.items():
+            if was_left_out(scores):
+                continue
             cells = [_figure(scores[name]) if name in scores else "" for name in columns]
             table.add_row(system, split, *cells, style="bold" if system == "model" else "dim")
     return table

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hftune.outcomes import Prediction
 
 
-TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
-"""Endings of files that are read whole; a spreadsheet is refused with the formats that there are."""
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".gz")
+"""Endings of files that are read whole; a spreadsheet, and .gz after no known ending, are refused by that reader."""
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
 Pairs = Annotated[
@@ -43,9 +43,9 @@ InputFile = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="One text a line, jsonl, csv, tsv or parquet; - for stdin. A row has text (and text_pair), or the "
-        "columns that the model was trained on, such as question and passage; for a model that answers questions a tsv "
-        "has a question a line, and may have a tab and the answer after it.",
+        help="One text a line, jsonl, csv, tsv (each also as .gz) or parquet; - for stdin. A row has text (and "
+        "text_pair), or the columns that the model was trained on, such as question and passage; for a model that "
+        "answers questions a tsv has a question a line, and may have a tab and the answer after it.",
     ),
 ]
 OutputFile = Annotated[
@@ -74,7 +74,7 @@ def predict(
     batch_size: BatchSize = 64,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
+    trust_base_code: options.TrustBaseCode = None,
     as_json: options.Json = False,
 ) -> None:
     """Label texts, or answer questions, with the probability of each answer. One jsonl line a text when piped."""
@@ -92,14 +92,12 @@ def predict(
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
 
-    from hftune.config.model import ModelSection
+    from hftune.config.consent import used_model
     from hftune.inference import predictor
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    section = ModelSection(
-        name=run, revision=revision, trust_remote_code=bool(trust_remote_code), allow_pickle=bool(allow_pickle)
-    )
+    section = used_model(run, revision, trust_remote_code, trust_base_code)
     kind, ask = predictor(run, section)
     rows = _rows(run, kind, texts, pairs, file)
     answers = (as_row(answer, kind, min_confidence) for answer in ask(rows, batch_size))
@@ -120,9 +118,10 @@ def predict(
 def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
     """Write line by line, so that memory does not grow; the file appears when it is whole."""
     staged = output.with_name(f".{output.name}.part")
+    staged.unlink(missing_ok=True)  # what a killed process left; as a link it would lead elsewhere
     count = 0
     try:
-        with staged.open("w", encoding="utf-8") as file:
+        with staged.open("x", encoding="utf-8", newline="\n") as file:
             for answer in answers:
                 file.write(json_text(answer) + "\n")
                 count += 1
@@ -162,15 +161,18 @@ def _rows(
     if file is None or str(file) == "-":
         yield from _lines(run, sys.stdin.buffer, "standard input", jsonl=None)
         return
-    if kind == WRITTEN and file.suffix.lower() == ".tsv":
+    from hftune.data.compressed import ending_of, open_binary
+
+    ending = ending_of(file)
+    if kind == WRITTEN and ending == ".tsv":
         yield from _questions(file)
         return
-    if file.suffix.lower() in TABLES:
+    if ending in TABLES:
         yield from _table(run, file)
         return
     try:
-        with file.open("rb") as source:
-            yield from _lines(run, source, str(file), jsonl=file.suffix in (".jsonl", ".json"))
+        with open_binary(file) as source:
+            yield from _lines(run, source, str(file), jsonl=ending in (".jsonl", ".ndjson", ".json"))
     except OSError as error:
         raise HftuneError(f"can't read {file}: {error.strerror}", hint="check the path") from error
 

@@ -28,6 +28,7 @@ def push(
     private: Private = False,
     revision: Revision = None,
     trust_remote_code: options.TrustRemoteCode = None,
+    trust_base_code: options.TrustBaseCode = None,
     json: options.Json = False,
 ) -> None:
     """Publish a run on the Hub, then load it from there and check it.
@@ -35,13 +36,15 @@ def push(
     The token is that of `hf auth login`, or HF_TOKEN.
     """
     from hftune.cli.watch import Watcher
+    from hftune.config.consent import used_model
     from hftune.config.hub import HubSection
     from hftune.hub import push as publish
     from hftune.runs.directory import RunDir
 
+    trust = used_model(str(run), None, trust_remote_code, trust_base_code).trust
     section = HubSection(push_to=repo, private=private, revision=revision)
     with Watcher() as listener:
-        published = publish(RunDir.open(run), section, listener, trust_remote_code=bool(trust_remote_code))
+        published = publish(RunDir.open(run), section, listener, trust=trust)
     if json:
         show_json(asdict(published))
     else:

@@ -40,7 +40,10 @@ def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False)
     # Everything is opened before anything is written: a mistyped name leaves nothing half done.
     chosen: list[RunDir | StudyDir] = []
     for path in runs:
-        chosen += [StudyDir(path)] if is_study(path) else seed_runs(path) or [RunDir.open(path, "a run or a study")]
+        if is_study(path):
+            chosen.append(StudyDir.open(path))
+        else:
+            chosen += seed_runs(path) or [RunDir.open(path, "a run or a study")]
     if output is not None and len(chosen) != 1:
         raise HftuneError(
             f"--output is one file, but {len(chosen)} runs were named",

@@ -173,6 +173,7 @@ def _plan(
     from hftune.config.overrides import parse_sets
     from hftune.config.problems import RecipeError
     from hftune.config.shipped import find_study
+    from hftune.files import file_name
     from hftune.runs.naming import safe
     from hftune.studies.plan import make_plan, parse_over, read_values
 
@@ -202,7 +203,7 @@ def _plan(
     values |= {key: value for key, value in given.items() if value is not None}
     plan = make_plan(values, study or "the study", lines)
     if study is not None:
-        return plan, path.parent.name if path.name == "study.yaml" else path.stem
+        return plan, file_name(path.resolve().parent.name if path.name == "study.yaml" else path.stem, kept=" =+-")
     keys = "-".join(key.rpartition(".")[2] for key in plan.over)
     start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
     return plan, safe(f"study-{start}-{keys}")

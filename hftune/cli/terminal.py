@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from hftune.errors import HftuneError
-from hftune.escapes import UNSAFE, json_text, visible
+from hftune.escapes import UNSAFE, json_text, redacted, visible
 
 __all__ = ["err", "note", "out", "say", "set_up_logging", "show_error", "show_json", "show_traceback", "visible"]
 
@@ -66,8 +66,8 @@ def say(text: str, style: str = "") -> None:
 
 
 def note(text: str, style: str = "") -> None:
-    """Text beside the result, on standard error."""
-    err().print(Text(visible(text), style=style), soft_wrap=True)
+    """Text beside the result, on standard error; tokens that were typed are taken out."""
+    err().print(Text(visible(redacted(text)), style=style), soft_wrap=True)
 
 
 def show_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a recipe can ask for but not grant: running foreign code, reading a pickle. Used by ``hftune.cli``.
+"""What a recipe can ask for but not grant: running code from other people. Used by ``hftune.cli``.
 
 A recipe, a study and a run directory may come from anybody. Whoever starts a command decides what may run on the
 machine, so these settings count only when they were typed. Python callers of ``hftune.train`` decide by themselves.
@@ -10,6 +10,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
+from hftune.config.model import ModelSection, Trust
 from hftune.config.overrides import nested
 from hftune.config.recipe import Recipe
 from hftune.config.task import ClassifyTask
@@ -17,6 +20,21 @@ from hftune.errors import HftuneError
 
 BUILT_IN = re.compile(r"\w+")
 """What a metric's name looks like that is no file and names no commit; the Hub is not asked for such a name."""
+
+
+def used_model(
+    name: str, revision: str | None, trust_remote_code: bool | None, trust_base_code: str | None
+) -> ModelSection:
+    """The model that a command uses, and whose code may run to load it, from the flags of the command."""
+    trust: Trust = {"trust_remote_code": bool(trust_remote_code), "trust_base_code": trust_base_code}
+    try:
+        return ModelSection(name=name, revision=revision, **trust)
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise HftuneError(
+            f"--trust-base-code: {expected}; got {trust_base_code!r}",
+            hint="leave it out: the command names the repository and the commit if such code is needed",
+        ) from error
 
 
 def typed_keys(pairs: Sequence[tuple[str, Any]]) -> set[str]:
@@ -32,13 +50,13 @@ def refuse_unasked(recipe: Recipe, typed: Collection[str]) -> None:
         typed: The settings that stand on the command line, as flags or with ``--set``.
 
     Raises:
-        HftuneError: It runs code or reads a pickle, and only a file says so.
+        HftuneError: It runs code, and only a file requests it.
     """
     model = recipe.model
     if model.trust_remote_code and "model.trust_remote_code" not in typed:
         raise _unasked(f"run Python code that comes with {model.name}", "--trust-remote-code")
-    if model.allow_pickle and "model.allow_pickle" not in typed:
-        raise _unasked(f"read weights of {model.name} that may be a pickle", "--allow-pickle")
+    if model.trust_base_code and "model.trust_base_code" not in typed:
+        raise _unasked(f"run Python code of {model.trust_base_code}", f"--trust-base-code {model.trust_base_code}")
     metrics = recipe.task.metrics if isinstance(recipe.task, ClassifyTask) else ()
     foreign = [name for name in metrics if not BUILT_IN.fullmatch(name)]
     if foreign and "task.metrics" not in typed:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Literal, TypedDict
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hftune.config.section import Section
 
 SCRATCH = "scratch:"
 MINGPT = f"{SCRATCH}mingpt"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class Trust(TypedDict):
+    """Whose code may run when a model is loaded: the settings of that name in the ``model`` section."""
+
+    trust_remote_code: bool
+    trust_base_code: str | None
+
+
+NO_TRUST: Trust = {"trust_remote_code": False, "trust_base_code": None}
+
+
+def is_at_commit(text: str) -> bool:
+    """Whether this is REPO@COMMIT: a Hub id and the 40 digits of a commit."""
+    repo, _, commit = text.partition("@")
+    return bool(HUB_ID.fullmatch(repo) and COMMIT.fullmatch(commit))
 
 
 class ModelSection(Section):
@@ -40,8 +59,8 @@ class ModelSection(Section):
     """Most tokens that a fresh minGPT reads and writes in one sequence."""
     trust_remote_code: bool = False
     """Run Python code that comes with the checkpoint."""
-    allow_pickle: bool = False
-    """Load weights that exist only as a pickle, with the reader of torch that builds tensors alone."""
+    trust_base_code: str | None = None
+    """Run the Python code of an adapter's base on the Hub: REPO@COMMIT."""
 
     @property
     def from_scratch(self) -> bool:
@@ -64,6 +83,30 @@ class ModelSection(Section):
         asked: dict[str, Any] = {"attention": self.attention, "layers": self.layers, "heads": self.heads}
         asked |= {"width": self.width, "block": self.block}
         return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def trust(self) -> Trust:
+        """What may run when this model is loaded."""
+        return {"trust_remote_code": self.trust_remote_code, "trust_base_code": self.trust_base_code}
+
+    @property
+    def trust_in_saved(self) -> Trust:
+        """What may run when a model that was trained from this one is loaded again: the same code in its new place.
+
+        A whole model has it in its folder. An adapter names this model as its base.
+        """
+        base = f"{self.name}@{self.revision}"
+        return {
+            "trust_remote_code": self.trust_remote_code or self.trust_base_code is not None,
+            "trust_base_code": base if self.trust_remote_code and is_at_commit(base) else None,
+        }
+
+    @field_validator("trust_base_code")
+    @classmethod
+    def _at_commit(cls, value: str | None) -> str | None:
+        if value is not None and not is_at_commit(value):
+            raise ValueError("expected REPO@COMMIT, with all 40 digits of the commit whose code you have read")
+        return value
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> ModelSection:

@@ -35,11 +35,11 @@ class Problem:
 class RecipeError(HftuneError):
     """A recipe that can't be used as it stands, with everything that is wrong with it."""
 
-    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
-        """``name`` is how the user called the recipe."""
+    def __init__(self, name: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+        """``name`` is how the user called the recipe; ``hint`` is for files that are no recipes."""
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = "\n".join(f"  {problem}" for problem in problems)
         settings = any(problem.path for problem in problems)
         command = "schema` lists every setting with its meaning" if settings else "ls` lists what is shipped"
-        super().__init__(f"{name}: {count}\n{lines}", hint=f"`hftune recipes {command}.")
+        super().__init__(f"{name}: {count}\n{lines}", hint=hint or f"`hftune recipes {command}.")
         self.problems = list(problems)

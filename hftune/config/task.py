@@ -44,6 +44,8 @@ class Task(Section):
     """The dev score by which the best checkpoint is chosen."""
     select_mode: Literal["auto", "max", "min"] = "auto"
     """Whether a higher (max) or a lower (min) value of select_by is better; auto knows the built-in ones."""
+    baselines: bool = True
+    """Score simple baselines on the same splits; false leaves them out, to save time or memory."""
 
     @property
     def greater_is_better(self) -> bool:

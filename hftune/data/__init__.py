@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from hftune.config.data import LabelledData
 from hftune.data.boolq import BOOLQ_MINI
-from hftune.data.columns import find_roles
+from hftune.data.columns import find_roles, unused_texts
 from hftune.data.corpus import CORPORA, Corpus, load_corpus
 from hftune.data.embedded import Embedded
+from hftune.data.label_text import with_label_text
 from hftune.data.labels import check_classes, check_seen, label_order
 from hftune.data.locate import Files, as_path, files_of, is_hub_id, refuse_missing
 from hftune.data.reviews import REVIEWS
@@ -57,14 +58,15 @@ def load(section: LabelledData) -> Splits:
     if section.name in DATASETS:
         section = DATASETS[section.name].columns(section)
     files, notes = _files(section)
-    made = kept(section, files, lambda: _splits(section, _tables(section, files)))
+    made = kept(section, files, lambda: _splits(section, *_tables(section, files)))
     return replace(made, notes=(*notes, *made.notes))
 
 
-def _splits(section: LabelledData, tables: dict[str, Table]) -> Splits:
+def _splits(section: LabelledData, tables: dict[str, Table], notes: list[str]) -> Splits:
     """Check the rows of all tables, make the splits that are missing, take the subset that is asked for."""
-    notes: list[str] = []
     roles = find_roles(tables["train"], section)
+    tables, named = with_label_text(tables, roles.label)
+    notes = [*notes, *unused_texts(tables["train"], roles, section), *named]
     rows = {"train": labelled_rows(tables["train"], roles)}
     if "dev" in tables:
         rows["dev"] = labelled_rows(tables["dev"], roles)
@@ -163,14 +165,16 @@ def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) 
     if section.name in DATASETS:
         section = DATASETS[section.name].columns(section)
     files, _ = _files(section)
-    tables = _tables(section, files)
+    tables, _ = _tables(section, files, needs_train=False)
     single = len(tables) == 1
     split = split or ("all" if single else "test")
     if split not in tables and not (single and split == "all"):
         choices = "all" if single else ", ".join(tables)
         raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
-    table = next(iter(tables.values())) if split == "all" else tables[split]
-    rows = maybe_labelled_rows(table, find_roles(table, section))
+    split_name = next(iter(tables)) if split == "all" else split
+    roles = find_roles(tables.get("train", tables[split_name]), section)
+    tables, _ = with_label_text(tables, roles.label)
+    rows = maybe_labelled_rows(tables[split_name], roles)
     strange = sorted(set(rows.labels or []) - set(labels))
     if strange:
         raise HftuneError(
@@ -210,14 +214,14 @@ def _files(section: LabelledData) -> tuple[Files, list[str]]:
     return files, notes
 
 
-def _tables(section: LabelledData, files: Files) -> dict[str, Table]:
-    """What each split holds, from its files or the Hub."""
+def _tables(section: LabelledData, files: Files, *, needs_train: bool = True) -> tuple[dict[str, Table], list[str]]:
+    """What each split holds, from its files or the Hub, and what was decided in choosing them."""
     if not files:
         from hftune.data.hub import hub_tables
 
-        return hub_tables(section, list(DATASETS))
+        return hub_tables(section, list(DATASETS), needs_train=needs_train)
     named = [name for name in (section.text_column, section.pair_column, section.label_column) if name is not None]
-    return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}
+    return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}, []
 
 
 def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:

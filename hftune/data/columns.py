@@ -67,6 +67,8 @@ LABELS = (
     "gold",
 )
 NO_PAIR = "none"
+NAME_ENDINGS = ("_text", "_name")
+"""What follows the name of the label column in the name of a column with the label names."""
 _KNOWN = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
 
 
@@ -111,6 +113,22 @@ def find_roles(table: Table, section: LabelledData) -> Roles:
             hint="name three different columns with data.text_column, data.pair_column and data.label_column",
         )
     return Roles(text=text, pair=pair, label=label)
+
+
+def unused_texts(table: Table, roles: Roles, section: LabelledData) -> list[str]:
+    """A note about text columns of a Hub dataset that are not used, if the columns were found by their names."""
+    if not table.from_hub or (section.text_column is not None and section.pair_column is not None):
+        return []
+    used = {roles.text, roles.pair, roles.label, *(f"{roles.label}{ending}" for ending in NAME_ENDINGS)}
+    unused = [
+        name
+        for name, values in table.columns.items()
+        if name not in used and isinstance(next((value for value in values if value is not None), None), str)
+    ]
+    if not unused:
+        return []
+    texts = quote(roles.text) if roles.pair is None else f"{quote(roles.text)} and {quote(roles.pair)}"
+    return [f"the text is {texts} (--text-column, --pair-column); columns that are not used: {listing(unused)}"]
 
 
 def find_unlabelled(names: Sequence[str], section: LabelledData) -> tuple[str | None, str | None]:

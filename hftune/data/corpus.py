@@ -14,6 +14,7 @@ from random import Random
 
 from hftune.assets import embedded_data_dir
 from hftune.config.data import CorpusData
+from hftune.data.compressed import ending_of
 from hftune.data.documents import PLAIN, TABLES, Documents, from_table, read_documents
 from hftune.data.locate import Files, as_path, files_of, folder_files, is_hub_id, refuse_missing
 from hftune.data.subsets import held_out
@@ -137,7 +138,8 @@ def _read(section: CorpusData, known: list[str]) -> tuple[dict[str, Documents], 
         refuse_cut_of_hub(section)
         from hftune.data.hub import hub_tables
 
-        return {split: from_table(table, section) for split, table in hub_tables(section, known).items()}, []
+        tables, notes = hub_tables(section, known)
+        return {split: from_table(table, section) for split, table in tables.items()}, notes
     return {
         split: _joined([read_documents(file, section, found.documents) for file in paths])
         for split, paths in found.files.items()
@@ -160,7 +162,7 @@ def corpus_files(section: CorpusData) -> CorpusFiles | None:
         raise HftuneError("documents are 'labelled' texts for masked words only", hint="use lines, paragraphs or file")
     embedded, path = CORPORA.get(section.name), as_path(section.name)
     if embedded is None and path is None:
-        if not is_hub_id(section.name) or Path(section.name).suffix.lower() in PLAIN[:-1]:
+        if not is_hub_id(section.name) or ending_of(Path(section.name)) in PLAIN[:-1]:
             raise refuse_missing(section.name, list(CORPORA))
         return None
     for option, value in (("subset", section.subset), ("revision", section.revision)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hftune.data.compressed import ending_of, read_whole
 from hftune.data.wording import quote
 from hftune.errors import HftuneError
 
@@ -28,10 +29,10 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a regular file that has any."""
+    """The content of a regular file that has any, decompressed if its name ends in ``.gz``."""
     name = quote(path.name)
     try:
-        content = path.read_bytes() if path.is_file() else None
+        content = read_whole(path) if path.is_file() else None
     except OSError as error:
         raise HftuneError(f"{name} can't be read: {error.strerror}", hint="check the file's permissions") from error
     if content is None:
@@ -52,7 +53,7 @@ def decode(content: bytes, path: Path, *, offset: int = 0, lines: int = 0) -> st
     """
     name = quote(path.name)
     if not offset:
-        _refuse_binary(content, name)
+        _refuse_binary(content, path)
     nul = content.find(b"\0")
     if nul >= 0:
         line = lines + content.count(b"\n", 0, nul) + 1
@@ -72,13 +73,14 @@ def decode(content: bytes, path: Path, *, offset: int = 0, lines: int = 0) -> st
         ) from error
 
 
-def _refuse_binary(content: bytes, name: str) -> None:
-    """Say what a file is that begins as no text does."""
+def _refuse_binary(content: bytes, path: Path) -> None:
+    """Report what a file is that does not begin as text does."""
+    name = quote(path.name)
     if content.startswith(UTF16):
         raise HftuneError(f"{name} is UTF-16, not UTF-8", hint="save it again as UTF-8")
     for magic, kind in MAGIC.items():
         if content.startswith(magic):
-            raise HftuneError(
-                f"{name} is a binary file ({kind}), not text",
-                hint="unpack or convert it to csv, tsv, json, jsonl or parquet (with that ending) first",
-            )
+            hint = "unpack or convert it to csv, tsv, json, jsonl or parquet (with that ending) first"
+            if kind == "gzip" and not path.name.lower().endswith(".gz"):
+                hint = f"compressed text ends in .gz: rename it to {quote(path.stem + ending_of(path) + '.gz')}"
+            raise HftuneError(f"{name} is a binary file ({kind}), not text", hint=hint)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hftune.config.data import CorpusData
 from hftune.data.columns import TEXTS, required
+from hftune.data.compressed import ending_of
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines
 from hftune.data.sources import FORMATS, read_file
@@ -68,7 +69,8 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
         section: Names the text column of a table.
         documents: What one document of a text is: a key of ``CUTS``.
     """
-    if path.suffix.lower() in PLAIN:
+    ending = ending_of(path)
+    if ending in PLAIN:
         if section.text_column is not None:
             raise HftuneError(
                 f"data.text_column is {quote(section.text_column)}, but {quote(path.name)} is plain text",
@@ -76,10 +78,10 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
             )
         found = list(CUTS[documents](decode(read_bytes(path), path)))
         return Documents(path.name, tuple(text for _, text in found), tuple(f"line {line}" for line, _ in found))
-    if path.suffix.lower() not in FORMATS:
+    if ending not in FORMATS:
         raise HftuneError(
             f"{quote(path.name)} has an ending that is not known: {quote(path.suffix)}",
-            hint=f"a corpus ends in {ENDINGS}",
+            hint=f"a corpus ends in {ENDINGS}; text formats can be compressed (.txt.gz, .jsonl.gz …)",
         )
     return from_table(read_file(path, [section.text_column] if section.text_column else []), section)
 

@@ -1,51 +1,69 @@
 """A dataset of the Hub → one table a split. Called by ``hftune.data.load`` for names that are no path.
 
-Only data files are read (the datasets library no longer runs dataset scripts).
+Only data files are read: the datasets library no longer runs dataset scripts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hftune.config.data import CorpusData, LabelledData
+from hftune.data import hub_access
+from hftune.data.hub_access import CONVERTED, first_line
 from hftune.data.locate import UNLABELLED, WORDS
 from hftune.data.sources import from_arrow
 from hftune.data.table import Table
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
 
-PATIENCE = 10.0
-"""Seconds that the Hub has for its first answer."""
-NO_ANSWER = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+Section = LabelledData | CorpusData
+MATCHED = "matched"
+"""MNLI has two validation and two test splits; results are reported on the matched ones unless stated otherwise."""
 
 
-def hub_tables(section: LabelledData | CorpusData, embedded: list[str]) -> dict[str, Table]:
-    """The splits of a Hub dataset.
+def hub_tables(
+    section: Section, embedded: list[str], *, needs_train: bool = True
+) -> tuple[dict[str, Table], list[str]]:
+    """The splits of a Hub dataset, and what was decided in choosing them.
 
     Args:
-        section: its name, subset and revision; train, dev and test name splits where their names do not tell.
-        embedded: the names that need no network, for the error.
+        section: Its name, subset and revision; train, dev and test name splits if their names do not tell.
+        embedded: The names that need no network, for the error.
+        needs_train: Whether a dataset without a training split is refused.
     """
+    splits, notes = hub_splits(section, embedded, needs_train=needs_train)
     tables = {}
-    for split, (name, rows) in hub_splits(section, embedded).items():
-        tables[split] = from_arrow(rows.data.table, name)
-        # The features of the dataset are the truth about its labels, also where the files carry none.
+    for split, (name, rows) in splits.items():
+        tables[split] = from_arrow(rows.data.table, name, from_hub=True)
+        # The features of the dataset are the truth about its labels, also if the files have none.
         tables[split].classes.update(_class_names(rows.features))
-    return tables
+    return tables, notes
 
 
-def hub_splits(section: LabelledData | CorpusData, embedded: list[str]) -> dict[str, tuple[str, Any]]:
-    """The splits of a Hub dataset as the datasets library has them, on disk, each with what messages call it."""
-    loaded = _download(section, embedded)
+def hub_splits(
+    section: Section, embedded: list[str], *, needs_train: bool = True
+) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """The splits of a Hub dataset as the datasets library has them, on disk, each with its name in messages."""
+    loaded, notes = _download(section, embedded)
+    available = list(loaded)
     named = {"train": section.train, "dev": section.dev, "test": section.test}
-    chosen = {split: choose_split(list(loaded), split, named[split], section.name) for split in WORDS}
-    return {split: (f"{section.name} ({name})", loaded[name]) for split, name in chosen.items() if name is not None}
+    chosen = {split: choose_split(available, split, named[split], section.name) for split in WORDS}
+    if needs_train and chosen["train"] is None:
+        raise _refuse_trainless(section, available)
+    for split, name in chosen.items():
+        other = _mismatched(name) if name is not None else None
+        if named[split] is None and other in available:
+            notes.append(f"{split} is the split {quote(name)}; --set data.{split}={other} takes the other one")
+    unused = [name for name in available if name not in chosen.values() and not name.endswith(f"_mis{MATCHED}")]
+    if unused:
+        notes.append(f"splits that are not used: {listing(unused)}")
+    return {
+        split: (f"{section.name} ({name})", loaded[name]) for split, name in chosen.items() if name is not None
+    }, notes
 
 
 def choose_split(available: list[str], split: str, named: str | None, source: str) -> str | None:
-    """The name on the Hub of one of our splits; None where it has none."""
+    """The name on the Hub of train, dev or test; None if the dataset has no such split."""
     if named is not None:
         if named not in available:
             raise HftuneError(
@@ -60,17 +78,31 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
         if set(WORDS[split]) & set(name.lower().split("_")) and not UNLABELLED & set(name.lower().split("_"))
     ]
     found = exact or worded
+    if len(found) == 2 and _mismatched(found[0]) == found[1]:
+        found = found[:1]
     if len(found) > 1:
         raise HftuneError(
             f"{quote(source)} has several splits that could be {split}: {listing(found)}",
-            hint=f"name one with --set data.{split}=SPLIT",
-        )
-    if not found and split == "train":
-        raise HftuneError(
-            f"{quote(source)} has no training split; its splits are {listing(available)}",
-            hint="name one with --set data.train=SPLIT",
+            hint=f"name one with --set data.{split}=SPLIT, for example --set data.{split}={found[0]}",
         )
     return found[0] if found else None
+
+
+def _mismatched(name: str) -> str | None:
+    """The counterpart of a matched split of MNLI."""
+    head, _, tail = name.rpartition("_")
+    return f"{head}_mis{MATCHED}" if head and tail == MATCHED else None
+
+
+def _refuse_trainless(section: Section, available: list[str]) -> HftuneError:
+    subset = f" --set data.subset={section.subset}" if section.subset is not None else ""
+    config = f", configuration {quote(section.subset)}," if section.subset is not None else ""
+    dev = " --split dev" if any(name.lower() in WORDS["dev"] for name in available) else ""
+    return HftuneError(
+        f"{quote(section.name)}{config} has no training split; its splits are {listing(available)}",
+        hint=f"score a trained model on it with `hftune evaluate RUN --data {section.name}{subset}{dev}`; to train, "
+        "choose another configuration with data.subset, or name a split with --set data.train=SPLIT",
+    )
 
 
 def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
@@ -79,72 +111,74 @@ def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
     return {name: tuple(kind.names) for name, kind in features.items() if isinstance(kind, ClassLabel)}
 
 
-def _download(section: LabelledData | CorpusData, embedded: list[str]) -> Any:
+def _download(section: Section, embedded: list[str]) -> tuple[Any, list[str]]:
     """Every split, from the Hub or from its cache on this machine."""
     from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
-    name = quote(section.name)
-    offline = f"no network is needed for {', '.join(embedded)}, nor for files and folders"
-    try:
-        with _offline_where_unreachable(section):
-            return _load(section)
-    except DatasetNotFoundError as error:
-        raise HftuneError(
-            f"{name} is no file or folder here, and no dataset on the Hub that you can read: {_first_line(error)}",
-            hint=closest(section.name, embedded)
-            + f"check the spelling (owner/name), log in with `hf auth login` if it is private; {offline}",
-        ) from error
-    except ValueError as error:
-        raise HftuneError(
-            f"the dataset {name} can't be opened like this: {_first_line(error)}",
-            hint="name one of its configurations with --set data.subset=NAME",
-        ) from error
-    except Exception as error:  # whatever a stranger's files make the loader raise
-        if _is_network(error):
-            raise HftuneError(
-                f"the Hub can't be reached for the dataset {name}, and it is not in the cache: {_first_line(error)}",
-                hint=closest(section.name, embedded) + offline,
-            ) from error
-        raise HftuneError(
-            f"the dataset {name} can't be opened: {_first_line(error)}",
-            hint="use a repository of parquet, csv or json files, such as google/boolq",
-        ) from error
+    with hub_access.hub_or_cache(section) as info:
+        if info is not None:
+            hub_access.refuse_script(section, info)
+        try:
+            return _load(section, info)
+        except HftuneError:
+            raise
+        except DatasetNotFoundError as error:
+            raise hub_access.refuse_not_found(section, info, embedded) from error
+        except ValueError as error:
+            if hub_access.is_offline():
+                raise hub_access.refuse_offline(section, error, embedded) from error
+            names = _config_names(section)
+            missing = section.subset is None and len(names) > 1 and "Config name is missing" in str(error)
+            if missing or section.subset not in (None, *names):
+                raise hub_access.refuse_config(section, names or ["default"], info) from error
+            raise _refuse_files(section, error) from error
+        except Exception as error:  # whatever the files of a repository make the loader raise
+            if hub_access.is_network(error):
+                raise hub_access.refuse_offline(section, error, embedded) from error
+            if isinstance(error, HfHubHTTPError):
+                raise hub_access.refuse_http(section, error) from error
+            raise _refuse_files(section, error) from error
 
 
-def _load(section: LabelledData | CorpusData) -> Any:
-    from datasets import load_dataset, load_dataset_builder
+def _refuse_files(section: Section, error: Exception) -> HftuneError:
+    return HftuneError(
+        f"the dataset {quote(section.name)} can't be opened: {first_line(error)}",
+        hint=f"use a repository of parquet, csv or json files, such as google/boolq, or the Hub's own conversion with "
+        f"--set data.revision={CONVERTED}",
+    )
+
+
+def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
+    """The splits, and which configuration was chosen without being named."""
+    from datasets import load_dataset_builder
     from datasets.packaged_modules.csv.csv import Csv
 
-    request = {"path": section.name, "name": section.subset, "revision": section.revision}
-    # Without this the texts "NA" and "null" of a csv repository would become missing values.
-    reading = {"keep_default_na": False} if isinstance(load_dataset_builder(**request), Csv) else {}
-    return load_dataset(**request, **reading)
+    request: dict[str, Any] = {"path": section.name, "name": section.subset, "revision": section.revision}
+    notes = []
+    is_converted = hub_access.converted(info) if info is not None else hub_access.is_offline()
+    if section.revision == CONVERTED and is_converted:
+        conversion = hub_access.download_conversion(section, info)
+        request = {"path": "parquet", "data_files": conversion.files}
+        notes = [f"the Hub converted only the first part of {name}" for name in sorted(conversion.partial)]
+    builder = load_dataset_builder(**request)
+    if isinstance(builder, Csv):
+        # Otherwise the texts "NA" and "null" of a csv repository would become missing values.
+        builder = load_dataset_builder(**request, keep_default_na=False)
+    others = [name for name in builder.builder_configs if name != builder.config.name]
+    if section.subset is None and others:
+        notes.append(
+            f"configuration {quote(builder.config.name)} is the default; --set data.subset=NAME takes another one: "
+            f"{listing(others)}"
+        )
+    builder.download_and_prepare()
+    return builder.as_dataset(), notes
 
 
-@contextmanager
-def _offline_where_unreachable(section: LabelledData | CorpusData) -> Iterator[None]:
-    """Ask the Hub once; where no answer comes, look into the cache alone: the loaders would try for long."""
-    import datasets
-    from huggingface_hub import HfApi
+def _config_names(section: Section) -> list[str]:
+    from datasets import get_dataset_config_names
 
-    before = datasets.config.HF_HUB_OFFLINE
     try:
-        if not before:
-            HfApi().dataset_info(section.name, revision=section.revision, timeout=PATIENCE)
-    except Exception as error:  # an answer of any kind is for the loader to read again and to word
-        datasets.config.HF_HUB_OFFLINE = _is_network(error)
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
-
-
-def _is_network(error: BaseException) -> bool:
-    """Whether no answer came. By name: the HTTP library differs between versions of huggingface_hub."""
-    if isinstance(error, ConnectionError):
-        return True
-    return bool(NO_ANSWER & {kind.__name__ for kind in type(error).__mro__})
-
-
-def _first_line(error: Exception) -> str:
-    return quote((str(error).splitlines() or [type(error).__name__])[0], limit=240)
+        return list(get_dataset_config_names(section.name, revision=section.revision))
+    except Exception:  # the first error is the one to report
+        return []

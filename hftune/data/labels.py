@@ -27,13 +27,17 @@ def label_names(table: Table, column: str) -> list[str | None]:
     values = table.columns[column]
     if column in table.classes:
         return _class_names(table, column, table.classes[column])
-    kinds = {type(value) for value in values if not _is_missing(value)}
+    kinds = {type(value) for value in values if not is_missing(value)}
     for row, value in enumerate(values) if kinds - NAMED else ():
-        if not _is_missing(value) and type(value) not in NAMED:
+        if not is_missing(value) and type(value) not in NAMED:
             raise HftuneError(
                 f"{quote(table.where)}, {table.place(row)}: expected one label, got {quote(value)}",
-                hint=f"a label is a string, a whole number or a boolean; is it {quote(column)}?",
+                hint="several labels for one text (multi-label classification) are not supported yet"
+                if isinstance(value, list)
+                else f"a label is a string, a whole number or a boolean; is it {quote(column)}?",
             )
+    if kinds in ({float}, {int, float}):
+        _refuse_scores(table, column)
     if len(kinds) > 1 and kinds != {int, float}:
         raise HftuneError(
             f"labels of {quote(table.where)} (column {quote(column)}) are of several kinds: "
@@ -43,11 +47,11 @@ def label_names(table: Table, column: str) -> list[str | None]:
     names: dict[Any, str] = {}
     result: list[str | None] = []
     for row, value in enumerate(values):
-        if _is_missing(value):
+        if is_missing(value):
             result.append(None)
             continue
         if value not in names:
-            names[value] = _name(value, table, row, column)
+            names[value] = _name(value, table, row)
         result.append(names[value])
     return result
 
@@ -69,7 +73,7 @@ def check_seen(names: Sequence[str], trained: set[str], where: str) -> None:
     unseen = sorted(set(names) - trained)
     if not unseen:
         return
-    rows = sum(name in set(unseen) for name in names)
+    rows = sum(name not in trained for name in names)
     raise HftuneError(
         f"{quote(where)} has labels that no training row has: {listing(unseen)} ({count(rows, 'row')}); "
         f"train has {listing(sorted(trained))}",
@@ -87,7 +91,8 @@ def check_classes(names: Iterable[str], where: str) -> None:
         )
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds no label: nothing, blanks or NaN."""
     if isinstance(value, str):
         return not value or value.isspace()
     return value is None or (isinstance(value, float) and math.isnan(value))
@@ -97,7 +102,7 @@ def _class_names(table: Table, column: str, classes: tuple[str, ...]) -> list[st
     """Names of class numbers; -1 is how the Hub writes that a row has no label."""
     names: list[str | None] = []
     for row, value in enumerate(table.columns[column]):
-        if _is_missing(value) or value == -1:
+        if is_missing(value) or value == -1:
             names.append(None)
         elif isinstance(value, int) and 0 <= value < len(classes):
             names.append(classes[value])
@@ -110,14 +115,24 @@ def _class_names(table: Table, column: str, classes: tuple[str, ...]) -> list[st
     return names
 
 
-def _name(value: Any, table: Table, row: int, column: str) -> str:
+def _refuse_scores(table: Table, column: str) -> None:
+    """Refuse labels that are scores: a regression task. Classes that are written as 1.0 and 2.0 pass."""
+    values = table.columns[column]
+    scores = [row for row, value in enumerate(values) if isinstance(value, float) and not value.is_integer()]
+    scores = [row for row in scores if not math.isnan(values[row])]  # infinity is a score too
+    if scores:
+        known = [value for value in values if not is_missing(value)]
+        raise HftuneError(
+            f"{quote(table.where)}, {table.place(scores[0])}: the label {values[scores[0]]:g} is not a whole number; "
+            f"column {quote(column)} holds scores from {min(known):g} to {max(known):g}, which is a regression task",
+            hint="hftune trains classifiers, regression is not supported yet: name a column of classes with "
+            "--label-column, or turn the scores into classes first",
+        )
+
+
+def _name(value: Any, table: Table, row: int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and not value.is_integer():  # infinity is not one either
-        raise HftuneError(
-            f"{quote(table.where)}, {table.place(row)}: the label {value} is not a whole number",
-            hint=f"labels are classes; is {quote(column)} the label column?",
-        )
     if isinstance(value, (int, float)):
         return str(int(value))
     name = str(value).strip()

@@ -11,9 +11,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
+from hftune.data.compressed import GZIP, ending_of, stem_of
 from hftune.data.sources import FORMATS
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
+from hftune.files import leads_out
 
 WORDS = {
     "train": ("train", "training"),
@@ -54,7 +56,7 @@ def as_path(name: str) -> Path | None:
 
 def is_hub_id(name: str) -> bool:
     """Whether a name that is no path can be one of the Hub: ``owner/name`` or bare, with no file's ending."""
-    return HUB_ID.fullmatch(name) is not None and Path(name).suffix.lower() not in FORMATS
+    return HUB_ID.fullmatch(name) is not None and ending_of(Path(name)) not in (*FORMATS, GZIP)
 
 
 def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
@@ -105,7 +107,7 @@ def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] =
     candidates = sorted(
         entry
         for entry in folder.iterdir()
-        if entry.suffix.lower() in endings
+        if ending_of(entry) in endings
         and not entry.name.startswith((".", "_"))
         and not UNLABELLED & set(words_of(entry))
     )
@@ -127,7 +129,7 @@ def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] =
 
 def words_of(path: Path) -> list[str]:
     """The words in a file's name: ``sst_train.txt`` has sst and train."""
-    return re.split(r"[^a-z0-9]+", SHARD.sub("", path.stem).lower())
+    return re.split(r"[^a-z0-9]+", SHARD.sub("", stem_of(path)).lower())
 
 
 def _named_file(folder: Path, name: str) -> Path:
@@ -149,11 +151,11 @@ def _named_file(folder: Path, name: str) -> Path:
 
 def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Path]:
     """One file, or the shards of one; else nobody can tell which is meant, unless one is plainly named."""
-    plain = [path for path in found if path.stem.lower() in WORDS[split]]
+    plain = [path for path in found if stem_of(path).lower() in WORDS[split]]
     if len(plain) == 1:
         return plain
-    families = {(SHARD.sub("", path.stem), path.suffix.lower()) for path in found}
-    if len(families) > 1 or (len(found) > 1 and not all(SHARD.search(path.stem) for path in found)):
+    families = {(SHARD.sub("", stem_of(path)), ending_of(path)) for path in found}
+    if len(families) > 1 or (len(found) > 1 and not all(SHARD.search(stem_of(path)) for path in found)):
         raise HftuneError(
             f"the folder {quote(folder.name)} has several files that could be {split}: "
             f"{listing(path.name for path in found)}",
@@ -171,16 +173,12 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
         hint="a split file has train, dev (or valid, validation) or test in its name and ends in "
-        f"{', '.join(endings)}; name others with --set data.train=FILE",
+        f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train=FILE",
     )
 
 
 def _refuse_leading_out(path: Path, folder: Path) -> None:
-    try:
-        inside = path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # links that run in a circle
-        inside = False
-    if not inside:
+    if leads_out(path, folder):
         raise HftuneError(
             f"{quote(path.name)} leads out of the data folder {quote(folder.name)}",
             hint="copy the file into the folder, or make data.name the folder that holds it",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hftune.config.data import CorpusData
+from hftune.data.compressed import ending_of, open_binary
 from hftune.data.decode import BOM, MAGIC, UTF16, decode, read_bytes
 from hftune.data.documents import ENDINGS, PLAIN, cell_text, text_column
 from hftune.data.sources import FORMATS, read_file
@@ -46,7 +47,7 @@ def file_pieces(path: Path, section: CorpusData, documents: str) -> Iterator[Pie
     Raises:
         HftuneError: The file is no text, or has no column of texts.
     """
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     if ending in PLAIN:
         if section.text_column is not None:
             raise HftuneError(
@@ -57,7 +58,7 @@ def file_pieces(path: Path, section: CorpusData, documents: str) -> Iterator[Pie
     if ending not in FORMATS:
         raise HftuneError(
             f"{quote(path.name)} has an ending that is not known: {quote(path.suffix)}",
-            hint=f"a corpus ends in {ENDINGS}",
+            hint=f"a corpus ends in {ENDINGS}; text formats can be compressed (.txt.gz, .jsonl.gz …)",
         )
     rows = STREAMED.get(ending, _whole_table)(path, section)
     return (piece for text in rows for piece in _pieces_of(text))
@@ -82,7 +83,7 @@ def _decoded(path: Path) -> Iterator[str]:
     offset = lines = 0
     content = b""
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             while content := file.read(READ):
                 if b"\0" in content or (not offset and content.startswith((*UTF16, *MAGIC))):
                     raise UnicodeDecodeError("utf-8", content[:1], 0, 1, "not a text")

@@ -69,7 +69,11 @@ def _require_columns(table: Table, roles: Roles) -> None:
 
 
 def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows:
-    """Leave out blank rows and those their source marks as unlabelled; refuse any other row with a hole."""
+    """Leave out blank rows and those their source marks as unlabelled; refuse any other row with a hole.
+
+    Users can correct their own files. In a dataset of the Hub a row with a hole is left out with a note, but a pair
+    with one empty text is kept: published pairs have some, and a benchmark needs a prediction for each.
+    """
     texts = _texts(table, roles.text)
     pairs = None if roles.pair is None else _texts(table, roles.pair)
     columns: list[Sequence[str | None]] = [part for part in (texts, pairs, names) if part is not None]
@@ -78,20 +82,32 @@ def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows
     if blank:
         notes.append(f"{table.where}: {count(len(blank), 'row')} with nothing in them left out")
     marked: set[int] = set()
-    if names is not None and roles.label in table.classes:
+    if names is not None and (roles.label in table.classes or table.from_hub):
         marked = {row for row, name in enumerate(names) if name is None} - blank
         if marked:
             notes.append(f"{table.where}: {count(len(marked), 'row')} that the source marks as unlabelled left out")
     dropped = blank | marked
+    if table.from_hub and pairs is None:
+        empty = {row for row, text in enumerate(texts) if not text} - dropped
+        if empty:
+            notes.append(f"{table.where}: {count(len(empty), 'row')} with no text in {quote(roles.text)} left out")
+        dropped |= empty
+    elif table.from_hub and pairs is not None:
+        half = sum(
+            not (text and pair) for row, (text, pair) in enumerate(zip(texts, pairs, strict=True)) if row not in dropped
+        )
+        if half:
+            notes.append(f"{table.where}: {count(half, 'pair')} with one empty text kept")
     keep = [row for row in range(len(table)) if row not in dropped] if dropped else list(range(len(table)))
     if not keep:
         raise HftuneError(
             f"no rows of {quote(table.where)} are left: {'; '.join(notes)}",
             hint="give rows that hold something",
         )
-    _refuse_empty(table, texts, roles.text, keep)
-    if pairs is not None:
-        _refuse_empty(table, pairs, roles.pair, keep)
+    if not table.from_hub:
+        _refuse_empty(table, texts, roles.text, keep)
+        if pairs is not None:
+            _refuse_empty(table, pairs, roles.pair, keep)
     if names is not None:
         _refuse_unlabelled(table, names, roles.label, keep)
     return Rows(

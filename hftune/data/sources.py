@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from hftune.data.compressed import ending_of
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines, read_delimited
 from hftune.data.table import Table
@@ -28,11 +29,12 @@ def read_file(path: Path, named: Iterable[str] = ()) -> Table:
         path: the file; its ending says the format.
         named: columns that the recipe names.
     """
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     if ending not in FORMATS:
         raise HftuneError(
             f"{quote(path.name)} has an ending that is not known: {quote(ending)}",
-            hint=closest(ending, list(FORMATS)) + f"formats are {', '.join(FORMATS)}",
+            hint=closest(ending, list(FORMATS))
+            + f"formats are {', '.join(FORMATS)}; text formats can be compressed (.csv.gz, .jsonl.gz …)",
         )
     table = FORMATS[ending](path, tuple(named))
     if not len(table):
@@ -150,7 +152,7 @@ def _parquet(path: Path, _: tuple[str, ...]) -> Table:
     return from_arrow(arrow, path.name)
 
 
-def from_arrow(arrow: Any, where: str) -> Table:
+def from_arrow(arrow: Any, where: str, *, from_hub: bool = False) -> Table:
     """An arrow table → table, with the ClassLabel names its schema carries."""
     from datasets import ClassLabel, Features
 
@@ -173,7 +175,7 @@ def from_arrow(arrow: Any, where: str) -> Table:
             f"{quote(where)} holds values that can't be read: {error}",
             hint="text columns must be UTF-8 strings",
         ) from error
-    return Table(where=where, columns=columns, classes=classes)
+    return Table(where=where, columns=columns, classes=classes, from_hub=from_hub)
 
 
 FORMATS: dict[str, Callable[[Path, tuple[str, ...]], Table]] = {

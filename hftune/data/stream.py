@@ -122,11 +122,11 @@ def open_splits(section: CorpusData) -> tuple[dict[str, TextSplit], list[str]]:
         refuse_cut_of_hub(section)
         from hftune.data.hub import hub_splits
 
-        loaded = hub_splits(section, [*DATASETS, *CORPORA])
+        loaded, notes = hub_splits(section, [*DATASETS, *CORPORA])
         return {
             split: TextSplit(where, partial(hub_pieces, where, rows, section))
             for split, (where, rows) in loaded.items()
-        }, []
+        }, notes
 
     def reader(split: str) -> Callable[[], Iterator[Piece]]:
         paths, documents = found.files[split], found.documents

@@ -21,6 +21,8 @@ class Table:
     """The line in the file of each row; None where the source has no lines."""
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Label names of the columns that hold class numbers (a ClassLabel feature)."""
+    from_hub: bool = False
+    """Whether it is a published dataset, whose examples the user can't correct."""
 
     def __len__(self) -> int:
         """How many rows there are."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from hftune.config.data import CorpusData, JointData
+from hftune.data.compressed import ending_of
 from hftune.data.corpus import fingerprint_of, load_corpus
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines
@@ -137,7 +138,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def _in_folder(folder: Path) -> Path:
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix.lower() in (*FORMATS, *PLAIN))
+    files = sorted(path for path in folder.iterdir() if path.is_file() and ending_of(path) in (*FORMATS, *PLAIN))
     found = [path for path in files if UNLABELLED & set(words_of(path))] or (files if len(files) == 1 else [])
     if len(found) == 1:
         return found[0]

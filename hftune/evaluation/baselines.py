@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
@@ -22,7 +23,7 @@ from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from hftune.errors import HftuneError
-from hftune.evaluation.scores import plain_scores
+from hftune.evaluation.scores import scores_in_parts
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,14 @@ MOST_FEATURES = 50_000
 # Words of any length and every other visible sign on its own: "I", "!" and emoji carry opinion too.
 TOKEN = r"(?u)\w+|[^\w\s]"
 UNSEEN = 1e-12
+# The solver (L-BFGS) holds the weights, their gradient, a search direction and ten earlier steps of each.
+WEIGHT_COPIES = 30
+MOST_MEMORY = 4 * 2**30
+"""Bytes that fitting the bag of words may take, on a machine that has that many to spare."""
+MOST_WORK = 10_000_000
+"""Training rows times labels: above, the bag of words takes longer than the model that it is compared with."""
+CELLS = 1 << 22
+"""Logits that are held at once while a baseline is scored."""
 
 Split = tuple[Sequence[str], Sequence[str] | None, Sequence[int]]
 """Texts, second texts of pairs or None, gold label indices (-1 where there is none)."""
@@ -65,8 +74,8 @@ class Majority:
         return cls(np.log(counts / counts.sum()))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
-        """The same row for every text."""
-        return np.tile(self.log_prior, (len(texts), 1))
+        """The same row for every text, in memory once."""
+        return np.broadcast_to(self.log_prior, (len(texts), len(self.log_prior)))
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class BagOfWords:
         """Fit both parts on the training rows.
 
         Raises:
+            TooLarge: That would take too much memory or time.
             HftuneError: Train has one label only, or no text.
         """
         rows = _columns(texts, pairs)
@@ -96,6 +106,7 @@ class BagOfWords:
                 f"A bag of words can't be fitted: all {len(gold):,} training texts are blank.",
                 hint="Check the text column.",
             )
+        _refuse_too_large(rows[:, used], labels)
         vectors = [(f"text_{index}", _tfidf(), index) for index in used]
         pipeline = Pipeline(
             [("tfidf", ColumnTransformer(vectors)), ("logistic", LogisticRegression(max_iter=ITERATIONS))]
@@ -123,10 +134,32 @@ class BagOfWords:
         return np.asarray(np.log(found))
 
 
+class TooLarge(HftuneError):
+    """A baseline that this machine should not be asked for; the message is the reason that readers get."""
+
+
+def _refuse_too_large(rows: NDArray[np.object_], labels: int) -> None:
+    """Estimate what fitting costs before it begins: the weights are dense, one for each label and feature."""
+    if min(len(rows), MOST_ROWS) * labels > MOST_WORK:
+        reason = f"{len(rows):,} training rows with {labels:,} labels would take too long"
+    else:
+        features = min(MOST_FEATURES, 2 * sum(len(str(text)) for text in rows.ravel().tolist()) + 1) * rows.shape[1]
+        # Between two labels there is one set of weights.
+        needed = 8 * features * (labels if labels > 2 else 1) * WEIGHT_COPIES
+        spare = min(MOST_MEMORY, int(psutil.virtual_memory().available) // 2)
+        if needed <= spare:
+            return
+        reason = (
+            f"{labels:,} labels with up to {features:,} words and word pairs would take {needed / 2**30:.1f} GB, "
+            f"and {spare / 2**30:.1f} GB are allowed"
+        )
+    raise TooLarge(reason, hint="train on fewer rows or labels, or switch baselines off with task.baselines=false")
+
+
 def fit_baselines(
     texts: Sequence[str], pairs: Sequence[str] | None, gold: Sequence[int], labels: Sequence[str]
 ) -> dict[str, Baseline]:
-    """Both baselines fitted on the training rows, for whoever wants their prediction for each row."""
+    """Both baselines fitted on the training rows, for their prediction of each row."""
     return {
         "majority": Majority.fit(gold, len(labels)),
         "tfidf": BagOfWords.fit(texts, pairs, gold, len(labels)),
@@ -150,18 +183,29 @@ def classification_baselines(
         labels: Label names.
 
     Returns:
-        ``{"majority": {"dev": scores, …}, "tfidf": {…}}``; a split with unlabelled rows is left out, and
-        scores that need a word of warning carry it under ``note``.
+        ``{"majority": {"dev": scores, …}, "tfidf": {…}}``; a split with unlabelled rows is not scored. Scores that need
+        a word of warning carry it under ``note``; a baseline that was too large has a note and no scores.
     """
-    result: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, baseline in fit_baselines(texts, pairs, gold, labels).items():
-        result[name] = {}
-        for split, (held_out, held_out_pairs, truth) in splits.items():
-            if not len(truth) or min(truth) < 0:
-                continue
-            scores = plain_scores(baseline.logits(held_out, held_out_pairs), truth, labels)
-            result[name][split] = scores if baseline.note is None else scores | {"note": baseline.note}
-    return result
+    scored = {name: split for name, split in splits.items() if len(split[2]) and min(split[2]) >= 0}
+    majority: Baseline = Majority.fit(gold, len(labels))
+    result = {"majority": {name: _scores(majority, split, labels) for name, split in scored.items()}}
+    try:
+        words: Baseline = BagOfWords.fit(texts, pairs, gold, len(labels))
+    except TooLarge as reason:
+        logger.warning("The bag of words baseline is left out: %s.", reason.message)
+        return result | {"tfidf": {name: {"note": f"left out: {reason.message}"} for name in scored}}
+    return result | {"tfidf": {name: _scores(words, split, labels) for name, split in scored.items()}}
+
+
+def _scores(baseline: Baseline, split: Split, labels: Sequence[str]) -> dict[str, Any]:
+    """What a baseline scores on a split, a few rows at a time."""
+    texts, pairs, gold = split
+    step = max(1, CELLS // len(labels))
+    parts = (slice(start, start + step) for start in range(0, len(gold), step))
+    found = scores_in_parts(
+        ((baseline.logits(texts[part], None if pairs is None else pairs[part]), gold[part]) for part in parts), labels
+    )
+    return found if baseline.note is None else found | {"note": baseline.note}
 
 
 def constant_answer(gold: Sequence[str], answer: str) -> float:

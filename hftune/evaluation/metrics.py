@@ -218,8 +218,12 @@ def classification_scores(logits: Any, gold: Any, labels: Sequence[str], extra: 
     result: dict[str, Any] = {}
     for name in dict.fromkeys((*STANDARD, *extra)):
         metric = load_metric(name)
-        given = values if isinstance(metric, LogitMetric) else predicted
-        for key, value in _compute(metric, name, given, truth).items():
+        if isinstance(metric, LogitMetric):
+            # Ours, and called directly: evaluate would turn every logit into a Python object.
+            found = metric._compute(predictions=values, references=truth)
+        else:
+            found = _compute(metric, name, predicted, truth)
+        for key, value in found.items():
             result[f"{Path(name.partition('@')[0]).stem}_{key}" if key in result else key] = value
     result["per_class"] = scores.per_class(predicted, truth, labels)
     return result

@@ -7,7 +7,7 @@ predicted are ``[rows]``, label indices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.evaluation.calibration import expected_calibration_error
+from hftune.evaluation.calibration import confidence_bins, expected_calibration_error, mean_gap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,24 +66,31 @@ def precision_macro(predicted: Ints, gold: Ints) -> float:
 
 def balanced_accuracy(predicted: Ints, gold: Ints) -> float:
     """Unweighted mean of the recalls of those labels that occur in gold."""
-    right = predicted == gold
-    return float(np.mean([right[gold == label].mean() for label in np.unique(gold)]))
+    occurs = np.bincount(gold)
+    right = np.bincount(gold[predicted == gold], minlength=len(occurs))
+    return float(np.mean(right[occurs > 0] / occurs[occurs > 0]))
 
 
 def mcc(predicted: Ints, gold: Ints) -> float:
-    """Matthews correlation; 0 where it is undefined, that is when gold or predictions are of one class."""
-    if len(np.unique(gold)) < 2 or len(np.unique(predicted)) < 2:
-        return 0.0
-    return float(sk.matthews_corrcoef(gold, predicted))
+    """Matthews correlation; 0 where it is undefined, that is when gold or predictions are of one class.
+
+    From the counts of each label alone: scikit-learn builds a matrix of labels times labels, 80 GB for 100,000 of them.
+    """
+    labels = int(max(gold.max(), predicted.max())) + 1
+    true, given = (np.bincount(one, minlength=labels).astype(np.float64) for one in (gold, predicted))
+    rows, right = float(len(gold)), float((predicted == gold).sum())
+    spread = (rows**2 - given @ given) * (rows**2 - true @ true)
+    return float((right * rows - true @ given) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def quadratic_kappa(predicted: Ints, gold: Ints) -> float:
-    """Cohen's kappa with quadratic weights, for labels in an order such as stars; 0 where it is undefined."""
-    present = np.union1d(gold, predicted)
-    if len(present) < 2:
-        return 0.0
-    # Every index up to the highest is named: a label absent from the split still keeps its neighbours apart.
-    return float(sk.cohen_kappa_score(gold, predicted, labels=list(range(int(present.max()) + 1)), weights="quadratic"))
+    """Cohen's kappa with quadratic weights, for labels in an order such as stars; 0 where it is undefined.
+
+    The weighted sums over all pairs of labels are sums of squares, so no matrix of labels times labels is needed.
+    """
+    first, second = gold.astype(np.float64), predicted.astype(np.float64)
+    by_chance = (first**2).mean() + (second**2).mean() - 2 * first.mean() * second.mean()
+    return float(1 - ((first - second) ** 2).mean() / by_chance) if by_chance > 0 else 0.0
 
 
 def mean_absolute_error(predicted: Ints, gold: Ints) -> float:
@@ -112,13 +119,27 @@ def per_class(predicted: Ints, gold: Ints, labels: Sequence[str]) -> dict[str, d
 
 def plain_scores(logits: Any, gold: Any, labels: Sequence[str]) -> dict[str, Any]:
     """The standard set of scores without going through ``evaluate``."""
-    scores, truth = checked(logits, gold, labels)
-    predicted = scores.argmax(axis=1)
+    return scores_in_parts([(logits, gold)], labels)
+
+
+def scores_in_parts(parts: Iterable[tuple[Any, Any]], labels: Sequence[str]) -> dict[str, Any]:
+    """The same from logits that come a few rows at a time: those of many rows and many labels fill a machine.
+
+    Args:
+        parts: Logits ``[rows, labels]`` and gold ``[rows]`` of some rows after the other.
+        labels: Label names.
+    """
+    kept = []
+    for logits, gold in parts:
+        scores, truth = checked(logits, gold, labels)
+        likely = log_softmax(scores, axis=1)
+        kept.append((truth, scores.argmax(axis=1), likely.max(axis=1), likely[np.arange(len(truth)), truth]))
+    truth, predicted, confidence, gold_likely = (np.concatenate(column) for column in zip(*kept, strict=True))
     return {
         "accuracy": accuracy(predicted, truth),
         "f1_macro": f1(predicted, truth, "macro"),
         "mcc": mcc(predicted, truth),
-        "ece": ece(scores, truth),
-        "loss": loss(scores, truth),
+        "ece": mean_gap(confidence_bins(np.exp(confidence), predicted == truth)),
+        "loss": float(-gold_likely.mean()),
         "per_class": per_class(predicted, truth, labels),
     }

@@ -17,8 +17,8 @@ from typing import Any
 
 from huggingface_hub import get_token
 
+from hftune.child_process import death, fresh_process
 from hftune.errors import HftuneError, RunFailed
-from hftune.verify import fresh_process
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,14 @@ class Foreground:
             CalledOff: Somebody ended it.
         """
         done = subprocess.run(
-            command, input=body, capture_output=True, text=True, check=False, timeout=limit, env=environment
+            command,
+            input=body,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # what a library prints is in the system's own encoding
+            check=False,
+            timeout=limit,
+            env=environment,
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -147,6 +154,9 @@ def _attempt(
         code, output, errors = manner.run(command, body, {**environment, "HF_TOKEN": token}, limit)
     except subprocess.TimeoutExpired:
         return {"error": {"kind": "transient", "text": f"no end in {limit:.0f} s, ended", "wait": 0.0}}
+    killed = death(code)
+    if killed is not None:
+        return {"error": {"kind": "other", "text": f"the upload process {killed}: {killed.hint}", "wait": 0.0}}
     lines = output.splitlines()
     if code != 0 or not lines:
         said = (errors.strip().splitlines() or ["no message"])[-1].replace(token, "[token]")

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from hftune.errors import HftuneError
 from hftune.hub.attempt import CalledOff, Foreground
+from hftune.portability import detached
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,14 @@ class NewestFirst(Foreground):
             if self._closed:
                 raise CalledOff
             process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=environment,
+                encoding="utf-8",
+                errors="replace",
+                **detached(),
             )
             self._process = process
         try:

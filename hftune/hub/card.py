@@ -19,7 +19,7 @@ from hftune.config.hub import HubSection
 from hftune.config.load import recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.files import read_json, write_text
-from hftune.hub.cardtext import data_table, label_table, limits, parameters, remarks, score_table, speed
+from hftune.hub.cardtext import MOST_LABELS, data_table, label_table, limits, parameters, remarks, score_table, speed
 from hftune.hub.contents import CARD
 from hftune.hub.markdown import fenced, inline, plain, without_home
 from hftune.hub.usage import ADDRESS, MARK, Usage, usage
@@ -102,7 +102,7 @@ def compose(subject: Subject, unfinished: str = "") -> str:
         unfinished=unfinished,
         collapsed=metrics.get("collapsed", False),
         snippet=how.snippet,
-        labels=[inline(label) for label in metrics.get("labels", [])],
+        labels=_labels(metrics.get("labels", [])),
         scores=score_table(metrics),
         compared=bool(metrics.get("baselines")),
         remarks=remarks(metrics),
@@ -167,6 +167,12 @@ def _hub_id(name: str) -> str | None:
     """The name, if it is one on the Hub: owner/name, and no path here."""
     is_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).suffix
     return name if is_id and not Path(name).exists() else None
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The labels that the card lists; with very many the first ones."""
+    shown = [inline(label) for label in names[:MOST_LABELS]]
+    return shown if len(names) <= MOST_LABELS else [*shown, f"… {len(names):,} in all"]
 
 
 def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from hftune.config.data import LabelledData
 from hftune.config.recipe import Recipe
 from hftune.config.task import LOWER_IS_BETTER
 from hftune.hub.markdown import inline
-from hftune.runs.wording import baseline_name, duration, number, score_name
+from hftune.runs.wording import baseline_name, baseline_notes, duration, number, score_name, was_left_out
 
 MOST_LABELS = 60
 
@@ -31,6 +31,7 @@ def score_table(metrics: Mapping[str, Any]) -> str:
         [f"{system}, {inline(split)}", *(number(scores.get(name)) for name in names)]
         for system, splits in systems
         for split, scores in splits.items()
+        if not was_left_out(scores)
     ]
     return table(["", *(inline(score_name(name)) for name in names)], rows)
 
@@ -78,7 +79,7 @@ def speed(facts: Mapping[str, Any]) -> str:
 
 def remarks(metrics: Mapping[str, Any]) -> list[str]:
     """Whether the model beats the plain systems, in words: a table alone is read too kindly."""
-    found = []
+    found = [f"{inline(note)}." for note in baseline_notes(metrics.get("baselines", {}))]
     for split, scores in metrics.get("splits", {}).items():
         name = next((name for name in ("accuracy", "exact_match", "perplexity") if name in scores), None)
         rivals = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from hftune.cache import home_folder
 from hftune.runs.wording import visible
 
 LONGEST = 200
@@ -33,5 +33,5 @@ def fenced(text: str, language: str) -> str:
 
 def without_home(text: str) -> str:
     """The home directory, which holds the user's name, as ~."""
-    home = str(Path.home())
+    home = str(home_folder() or "")
     return text.replace(home, "~") if len(home) > 1 else text

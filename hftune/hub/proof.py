@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hftune.config.model import Trust
 from hftune.errors import RunFailed
 from hftune.files import read_json, sha256
 from hftune.hub.attempt import Patience, insist
@@ -34,7 +35,7 @@ def prove(
     token: str,
     patience: Patience,
     *,
-    trust_remote_code: bool,
+    trust: Trust,
 ) -> None:
     """Fetch the commit into an empty folder, compare it with what was sent, and let both models answer the same rows.
 
@@ -50,7 +51,7 @@ def prove(
                 raise _differs(f"{name} on the Hub ({repo}, commit {commit[:10]})", "its bytes differ")
         kind, rows = run.read_recipe().task.kind, probe_rows(run)
         try:
-            got, expected = fresh_outputs([fetched, run.model], kind, rows, trust_remote_code=trust_remote_code)
+            got, expected = fresh_outputs([fetched, run.model], kind, rows, trust=trust)
             compare(fetched, got, expected)
         except RunFailed as error:
             raise _differs(f"the model on the Hub ({repo}, commit {commit[:10]})", error.message) from error

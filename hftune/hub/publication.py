@@ -29,7 +29,7 @@ class Publication:
     def __init__(self, recipe: Recipe, run: RunDir, listener: Listener, patience: Patience = PATIENCE) -> None:
         """Nothing is asked of the Hub yet."""
         self.section, self.run, self.listener, self.patience = recipe.hub, run, listener, patience
-        self._trusts = recipe.model.trust_remote_code
+        self._trust = recipe.model.trust_in_saved
         self._asked = self.section.push_to is not None and is_main_process()
         self._best: PushEachBest | None = None
 
@@ -80,7 +80,7 @@ class Publication:
                 self.section,
                 self.listener,
                 patience=self.patience,
-                trust_remote_code=self._trusts,
+                trust=self._trust,
             )
 
     def __exit__(

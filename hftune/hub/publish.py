@@ -15,6 +15,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 
 from hftune.config.hub import HubSection
+from hftune.config.model import NO_TRUST, Trust
 from hftune.errors import HftuneError, RunFailed
 from hftune.hub.attempt import LOG_IN, Patience, insist, require_token
 from hftune.hub.card import fill_address, write_card
@@ -65,7 +66,7 @@ def push(
     listener: Listener,
     *,
     patience: Patience = PATIENCE,
-    trust_remote_code: bool = False,
+    trust: Trust = NO_TRUST,
 ) -> Published:
     """Publish a run's model, tokenizer and card, then load it from there and compare.
 
@@ -74,7 +75,7 @@ def push(
         section: Where to; ``push_to`` must be given.
         listener: Who watches.
         patience: How often and how long failures of the Hub are borne.
-        trust_remote_code: Whether code that lies beside the model may run when it is loaded again.
+        trust: Whose code may run when the model is loaded again.
 
     Raises:
         HftuneError: The run, the name, the token or the card won't do.
@@ -118,7 +119,7 @@ def push(
         Record(repo, revision, made["commit"], made["url"]).keep(run)
 
         listener.stage("loading it from the Hub")
-        prove(run, files, repo, made["commit"], token, patience, trust_remote_code=trust_remote_code)
+        prove(run, files, repo, made["commit"], token, patience, trust=trust)
     published = Published(repo, revision, made["commit"], made["url"])
     listener.note(str(published))
     return published

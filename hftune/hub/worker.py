@@ -31,6 +31,7 @@ from huggingface_hub.utils._http import default_client_factory
 
 from hftune.errors import HftuneError
 from hftune.hub.contents import is_published, refuse_secret
+from hftune.portability import lower_priority
 
 TRANSIENT_STATUS = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504, 520, 522, 524})
 """Overloaded, broken, or somebody else has just committed: another try may do."""
@@ -64,7 +65,7 @@ def upload(request: Mapping[str, Any]) -> dict[str, Any]:
     files: dict[str, str] = request["files"]
     refuse_secret({name: Path(path) for name, path in files.items()}, os.environ["HF_TOKEN"])
     if request.get("beside"):
-        os.nice(BESIDE)
+        lower_priority(BESIDE)
     api, repo, branch = HfApi(), request["repo"], request["revision"]
     api.create_repo(repo, private=request["private"], exist_ok=True)
     if branch != "main":

@@ -49,7 +49,7 @@ def wrapped(
     _check_targets(model, settings.get("target_modules", ()))
     made = config(task_type=TaskType.CAUSAL_LM if causal else TaskType.SEQ_CLS, **settings)
     made.modules_to_save = [name for name in modules if name not in ALWAYS_SAVED] or None
-    if causal:
+    if "fan_in_fan_out" in vars(made):  # GPT-2's layers hold their weights transposed
         made.fan_in_fan_out = any(isinstance(part, Conv1D) for part in model.modules())
     adapted = (PeftModelForCausalLM if causal else PeftModelForSequenceClassification)(model, made)
     return Applied(

@@ -32,7 +32,7 @@ def apply(model: PreTrainedModel, section: HeadMethod, fresh_modules: Sequence[s
     return Applied(
         model=model,
         parameters=count(model, formula, letters_of(model)),
-        precomputed=split(model) if section.cache_features and _features_are_fixed(model, modules) else None,
+        precomputed=split(model) if section.cache_features and _can_split(model, modules) else None,
     )
 
 
@@ -79,8 +79,14 @@ def _encoder(model: PreTrainedModel) -> Callable[[Mapping[str, Tensor]], Tensor]
     return encode
 
 
-def _features_are_fixed(model: PreTrainedModel, trained: Mapping[str, nn.Module]) -> bool:
-    """Whether nothing that moves comes before the features: only a pooler may be trained inside the backbone."""
+def _can_split(model: PreTrainedModel, trained: Mapping[str, nn.Module]) -> bool:
+    """Whether features of a text stay the same: only a pooler may be trained inside the backbone.
+
+    GPT-2's head reads the last token of a text, and ALBERT's pooler is a linear layer with its activation elsewhere:
+    they run the frozen backbone in every epoch.
+    """
+    if hasattr(model, "score") or isinstance(getattr(model.base_model, "pooler", None), nn.Linear):
+        return False
     prefix = model.base_model_prefix
     return all(not name.startswith(f"{prefix}.") or name.startswith(f"{prefix}.pooler") for name in trained)
 

@@ -46,6 +46,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "electra": _BERT,
+    # All layers share one set of weights, so an adapter is small.
+    "albert": Architecture(("query", "value"), ("key", "value"), ("ffn_output",), refused=NO_PAST),
+    "mpnet": Architecture(("attn.q", "attn.v"), ("attn.k", "attn.v"), ("output.dense",), refused=NO_PAST),
     "distilbert": Architecture(("q_lin", "v_lin"), ("k_lin", "v_lin"), ("ffn.lin2",), refused=NO_PAST),
     "deberta-v2": Architecture(
         ("query_proj", "value_proj"), ("key_proj", "value_proj"), ("output.dense",), refused=NO_PAST
@@ -85,12 +88,10 @@ def check(
     if known is None:
         _check_unknown(section, config.model_type)
     elif section.kind in known.refused:
-        prompt = (
-            "" if "prompt" in known.refused else "--method prompt, which puts trained embeddings before the text, or "
-        )
+        prompt = "" if "prompt" in known.refused else "prompt, which puts trained embeddings before the text, or "
         raise HftuneError(
             f"--method {section.kind} does not work with {config.model_type} models: {known.refused[section.kind]}",
-            hint=f"use --method {prompt}lora",
+            hint=f"use --method {prompt}{'--method ' if prompt else ''}lora",
         )
     if section.kind == "prefix" and gradient_checkpointing:
         raise HftuneError(

@@ -6,9 +6,9 @@ Called by the other files of ``hftune.models``.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -16,20 +16,30 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import cached_file
 
-from hftune.config.model import ModelSection
+from hftune import pickles
+from hftune.config.model import HUB_ID, ModelSection
 from hftune.errors import HftuneError
 from hftune.files import read_json
-from hftune.models.checkpoint import explained, how_to_load, pickle_error, refuse_unsafe
+from hftune.models.adapter_limits import check_adapter_config
+from hftune.models.auto import load_auto_config
+from hftune.models.checkpoint import explained, refuse_unsafe, whose_code
+from hftune.models.trust import base_on_hub, trusted
+from hftune.models.weight_files import cached_path, report_adapter_bin
+from hftune.models.weights import load_weights
 
 CONFIG = "adapter_config.json"
 BASE = "base"
 BESIDE = f"./{BASE}"
 """What the adapter's configuration names when its base lies beside it; no Hub id can look like this."""
 WEIGHTS = "adapter_model.safetensors"
+BIN = "adapter_model.bin"
+SAVED = ".modules_to_save.default."
+"""What peft puts into the names of weights that replace those of the base."""
 MERGEABLE = ("LORA", "IA3")
 """peft's names of the kinds whose update can be added to the weights."""
-FILES = [CONFIG, WEIGHTS, f"{BASE}/*"]
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+FILES = [CONFIG, WEIGHTS, BIN, f"{BASE}/*"]
+ELSEWHERE = ("adapters", "prompt_tuning_init_state_dict_path", "shadow_model")
+"""Settings of an adapter under which peft opens a file or loads a model, wherever it is."""
 
 
 def is_adapter(location: str, revision: str | None = None) -> bool:
@@ -83,7 +93,9 @@ def with_weights_of(joined: PeftModel, fresh: PreTrainedModel) -> list[str]:
 def save_adapter(model: PeftModel, folder: Path, base: ModelSection) -> None:
     """Adapter weights and configuration, and the base where nobody else could get it by its name."""
     config = model.peft_config[model.active_adapter]
-    beside = base.from_scratch or Path(base.name).exists() or base.allow_pickle
+    # An adapter that training started from is in the weights now, and no base by its name.
+    merged = cached_path(base.name, CONFIG, base.revision) is not None
+    beside = base.from_scratch or Path(base.name).exists() or merged
     config.base_model_name_or_path = BESIDE if beside else base.name
     config.revision = None if beside else base.revision
     # False: peft would ask the Hub whether the vocabulary has changed, and it never has.
@@ -109,18 +121,23 @@ def plain_base(model: PeftModel) -> PreTrainedModel:
 
 
 def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSection]:
-    """Folder of an adapter, and its base with what may be trusted of it; neither of them a pickle, unless asked."""
+    """Folder of an adapter, and its base with what may be trusted of it."""
+    trusted(location, section)  # what is in base/ is part of the same repository, and read at the same revision
     local = Path(location).is_dir()
     folder = Path(location if local else snapshot_download(location, revision=section.revision, allow_patterns=FILES))
     refuse_unsafe(str(folder), section)
-    if not section.allow_pickle and not (folder / WEIGHTS).is_file():
-        raise pickle_error(section.name, f"there is no {WEIGHTS}")
+    _check_weights(folder, section)
     config = read_json(folder / CONFIG)
     named, revision = config.get("base_model_name_or_path"), config.get("revision")
     if named == BESIDE:
-        base = section.model_copy(update={"name": str(folder / BASE), "revision": None})
+        if not (folder / BASE / "config.json").is_file():
+            raise HftuneError(
+                f"the adapter {section.name} names its base {BESIDE!r}, but has no model there (no {BASE}/config.json)",
+                hint="take the adapter again from where it was saved, with all its folders",
+            )
+        base = section.model_copy(update={"name": str(folder / BASE), "revision": None, "trust_base_code": None})
     elif isinstance(named, str) and HUB_ID.fullmatch(named) and isinstance(revision, str | None):
-        base = section.model_copy(update={"name": named, "revision": revision})
+        base = base_on_hub(section, named, revision)
     else:
         raise HftuneError(
             f"the adapter {section.name} names its base as {str(named)[:100]!r}, which is no model on the Hub",
@@ -128,8 +145,50 @@ def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSect
         )
     if config.get("megatron_config") is not None:  # peft would import the module that it names
         raise HftuneError(f"the adapter {section.name} is one for Megatron", hint="take an adapter of another kind")
+    _refuse_elsewhere(config, section)
+    _refuse_no_model(base, section)
+    check_adapter_config(config, folder, section.name)
     refuse_unsafe(base.name, base)
     return folder, base
+
+
+def _refuse_elsewhere(config: dict[str, Any], section: ModelSection) -> None:
+    """Refuse an adapter that is made of more than its own weights and a base."""
+    found = next((name for name in ELSEWHERE if config.get(name) not in (None, {}, "mirror")), None)
+    if found is not None:
+        raise HftuneError(
+            f"the adapter {section.name} leads out of itself: {CONFIG} names {str(config[found])[:200]!r} as {found}",
+            hint="take an adapter that consists of its own weights and a base",
+        )
+
+
+def _refuse_no_model(base: ModelSection, section: ModelSection) -> None:
+    """A base is a whole model: of another adapter, transformers would load the base that this one names in turn."""
+    with explained(base):
+        is_whole = not is_adapter(base.name, base.revision)
+    if not is_whole:
+        raise HftuneError(
+            f"the base of the adapter {section.name} is an adapter itself ({base.name}); a whole model is expected",
+            hint="merge that adapter into its base, and save the result as the base",
+        )
+
+
+def _check_weights(folder: Path, section: ModelSection) -> None:
+    """Refuse an adapter without weights, and a .bin that holds anything but tensors."""
+    if (folder / WEIGHTS).is_file():
+        return
+    if not (folder / BIN).is_file():
+        raise HftuneError(
+            f"the adapter {section.name} has no weights: expected {WEIGHTS} or {BIN}",
+            hint="take the adapter again from where it was saved",
+        )
+    if reason := pickles.fault(folder / BIN):
+        raise pickles.refused(
+            folder / BIN,
+            reason,
+            hint="don't use this file: take the adapter from its author again, or choose one with .safetensors weights",
+        )
+    report_adapter_bin(section.name)
 
 
 def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | None) -> PeftModel:
@@ -147,14 +206,38 @@ def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | N
         )
     folder, base_section = adapter_parts(location, section)
     with explained(base_section):
-        base = AutoModelForSequenceClassification.from_pretrained(
-            base_section.name,
-            # The base may bring a head for other labels; the adapter brings the one that was trained.
-            ignore_mismatched_sizes=True,
-            id2label=dict(enumerate(labels)),
-            label2id={label: index for index, label in enumerate(labels)},
-            **how_to_load(base_section.name, base_section),
+        config = load_auto_config(base_section.name, **whose_code(base_section.name, base_section))
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: index for index, label in enumerate(labels)}
+        # The base may bring a head for other labels; the adapter brings the one that was trained.
+        base, new = load_weights(
+            AutoModelForSequenceClassification, base_section.name, base_section, config, other_labels=True
         )
-        model = PeftModel.from_pretrained(base, str(folder))
+        return join(base, folder, section, new)
+
+
+def join(base: PreTrainedModel, folder: Path, section: ModelSection, new: Collection[str] = ()) -> PeftModel:
+    """Put the weights of an adapter around its base, in fp32 and ready to answer.
+
+    Args:
+        base: The base; it is changed.
+        folder: Of the adapter, as ``adapter_parts`` found it.
+        section: What the user named.
+        new: Weights of the base that are not its checkpoint's: the adapter must bring them.
+
+    Raises:
+        HftuneError: A weight comes from neither; it would be random.
+    """
+    model = PeftModel.from_pretrained(base, str(folder), torch_device="cpu")
+    # The same once more: from_pretrained warns of weights that are missing, and load_adapter returns their names.
+    missing = model.load_adapter(str(folder), model.active_adapter, torch_device="cpu").missing_keys
+    brought = {name.replace(SAVED, ".") for name in base.state_dict() if SAVED in name}
+    # A prompt is loaded apart from the rest, and was compared with the file before.
+    lacking = [name for name in missing if "prompt_encoder" not in name] + sorted(set(new) - brought)
+    if lacking:
+        raise HftuneError(
+            f"the adapter {section.name} has no weights for {lacking[0]}, and its base has none either",
+            hint="take the adapter again from where it was saved",
+        )
     model.eval()
     return model

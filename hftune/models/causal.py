@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -25,11 +23,13 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models import mingpt
-from hftune.models.adapter import adapter_parts, is_adapter, save_adapter, with_weights_of
-from hftune.models.checkpoint import USED, ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
+from hftune.models.adapter import adapter_parts, is_adapter, join, save_adapter, with_weights_of
+from hftune.models.auto import load_auto_config, load_auto_tokenizer
+from hftune.models.checkpoint import USED, ask_first, explained, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.load import LoadedModel, check_vocabulary, load_config
 from hftune.models.presets import refuse_other_head
+from hftune.models.weights import load_weights
 
 LABELS = ("classify", "joint")
 """Tasks whose models label texts."""
@@ -52,12 +52,9 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
         if is_adapter(location, section.revision):
             joined, _, _ = load_saved_lm(section.name, section, "cpu")
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-            missing = with_weights_of(joined, model)
+            missing = set(with_weights_of(joined, model))
         else:
-            model, info = AutoModelForCausalLM.from_pretrained(
-                location, config=config, output_loading_info=True, **how_to_load(location, section)
-            )
-            missing = info["missing_keys"]
+            model, missing = load_weights(AutoModelForCausalLM, location, section, config)
     refuse_headless(section.name, missing)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, ())
@@ -134,15 +131,16 @@ def load_saved_lm(
     refuse_unsafe(location, section)
     ask_first(location, section, USED)
     with explained(section, USED):
-        tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
+        tokenizer = load_auto_tokenizer(location, **whose_code(location, section))
         facts = saved_facts(location, section.revision)
         adapted = is_adapter(location, section.revision)
         folder, base = adapter_parts(location, section) if adapted else (None, section)
         name = base.name if adapted else location
-        refuse_other_kinds(section.name, facts, AutoConfig.from_pretrained(name, **whose_code(name, base)))
-        model, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **how_to_load(name, base))
-        refuse_headless(section.name, info["missing_keys"])
+        config = load_auto_config(name, **whose_code(name, base))
+        refuse_other_kinds(section.name, facts, config)
+        model, missing = load_weights(AutoModelForCausalLM, name, base, config)
+        refuse_headless(section.name, missing)
         if folder is not None:
-            model = PeftModel.from_pretrained(model, str(folder))
+            model = join(model, folder, section)
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return model.eval(), tokenizer, facts

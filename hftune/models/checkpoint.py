@@ -1,17 +1,18 @@
-"""Finding a checkpoint, and saying plainly why one can't be had: unknown, unreachable, gated, or only as a pickle.
+"""Finding a checkpoint, and explaining why one can't be loaded: unknown, unreachable, gated, or in another format.
 
 Used by everything in ``hftune.models`` that loads; the exceptions of three libraries end here as one HftuneError.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -23,13 +24,12 @@ from huggingface_hub.errors import (
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.models.trust import refuse_leading_out, trusted
+from hftune.models.containment import refuse_leading_out
+from hftune.models.trust import trusted
+from hftune.models.weight_files import ask_hub, check_weights, refuse_bad_bin, report_bin, request_no_conversion
+from hftune.portability import is_link
 from hftune.suggest import did_you_mean
 
-SAFE_WEIGHTS = ("*.safetensors",)
-PICKLED_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-PATIENCE = 10.0
-"""Seconds that the Hub has for its first answer."""
 LONGEST_REASON = 400
 
 
@@ -52,6 +52,11 @@ def locate(name: str) -> str:
     """What ``from_pretrained`` should be given: a run stands for its model folder, all else for itself."""
     folder = Path(name)
     if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
+        if is_link(folder / "model"):
+            raise HftuneError(
+                f"{folder / 'model'} is a link, which leads out of the run {folder}",
+                hint="put the files themselves there; nothing outside a run is read through it",
+            )
         return str(folder / "model")
     seeds = sorted(str(run.parent) for run in folder.glob("seed-*/recipe.yaml")) if folder.is_dir() else []
     if seeds:
@@ -74,13 +79,15 @@ def locate(name: str) -> str:
 
 
 def how_to_load(location: str, section: ModelSection) -> dict[str, Any]:
-    """Arguments of every ``from_pretrained`` that loads weights: in fp32, and no code and no pickle without a word."""
-    return {
-        **whose_code(location, section),
-        # True also looks for the Hub's own safetensors conversion; None would fall back to a pickle in silence.
-        "use_safetensors": None if section.allow_pickle else True,
-        "dtype": torch.float32,
-    }
+    """Arguments of every ``from_pretrained`` that loads weights.
+
+    In fp32, also from a checkpoint in half precision, which transformers would otherwise train in half precision. From
+    safetensors, or else from .bin with ``weights_only=True``, which is reported.
+    """
+    request_no_conversion()
+    check_weights(section.name, location, section.revision)
+    report_bin(section.name, location, section.revision)
+    return {**whose_code(location, section), "weights_only": True, "dtype": torch.float32}
 
 
 def whose_code(location: str, section: ModelSection) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FRO
         return
     with explained(section, wanted):
         try:
-            HfApi().model_info(location, revision=section.revision, timeout=PATIENCE)
+            ask_hub(location, section.revision)
         except Exception as error:
             cached = try_to_load_from_cache(location, "config.json", revision=section.revision)
             if not isinstance(cached, str):
@@ -108,25 +115,10 @@ def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FRO
 
 
 def refuse_unsafe(location: str, section: ModelSection) -> None:
-    """A local folder that leads out of itself, or whose weights are only a pickle, is refused before it is opened."""
-    folder = Path(location)
-    if not folder.is_dir():
-        return
-    refuse_leading_out(folder)
-    if section.allow_pickle:
-        return
-    safe = [path for pattern in SAFE_WEIGHTS for path in folder.glob(pattern)]
-    pickled = sorted(path.name for pattern in PICKLED_WEIGHTS for path in folder.glob(pattern))
-    if pickled and not safe:
-        raise pickle_error(section.name, ", ".join(pickled))
-
-
-def pickle_error(name: str, found: str) -> HftuneError:
-    """Weights that can run code when they are read."""
-    return HftuneError(
-        f"the weights of {name} exist only as a pickle ({found}), and reading a pickle can run any code",
-        hint="take a checkpoint with .safetensors weights, or pass --allow-pickle if you trust its author",
-    )
+    """Refuse a checkpoint that leads out of itself, and one whose weights are in another format."""
+    with explained(section):
+        refuse_leading_out(location, section.revision)
+    check_weights(section.name, location, section.revision)
 
 
 @contextmanager
@@ -137,6 +129,7 @@ def explained(section: ModelSection, wanted: Wanted = STARTED_FROM) -> Iterator[
     except HftuneError:
         raise
     except Exception as error:  # whatever a stranger's files make the loaders raise
+        refuse_bad_bin(locate(section.name), section.revision)
         raise _explain(error, section, wanted) from error
 
 
@@ -157,13 +150,23 @@ def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> Hft
             f"no {what} {name!r}: not a folder here, and not a {what} on the Hub that you can see",
             hint=f"check the spelling (user/name); a private {what} needs `hf auth login`. Offline: {wanted.offline}",
         )
+    if any(isinstance(link, pickle.UnpicklingError) for link in chain):  # torch's own text suggests weights_only=False
+        return HftuneError(
+            f"a .bin file of {name} can't be loaded safely: it holds more than tensors. hftune loads pickles only with "
+            "torch.load(weights_only=True), which runs no code from the file",
+            hint="take the checkpoint from its author again, or choose one with .safetensors weights",
+        )
     if "trust_remote_code" in text:
         return HftuneError(
             f"{name} comes with Python code of its own, which is not run unasked",
-            hint="read that code, then pass --trust-remote-code, with model.revision set to the commit you read",
+            hint="read that code, then pass --trust-remote-code, with model.revision set to the commit you read; for "
+            "the base of an adapter, --trust-base-code REPO@COMMIT",
         )
-    if "safetensors" in text and "does not appear to have a file" in text:
-        return pickle_error(name, "no .safetensors file in the repository")
+    if any(isinstance(link, ImportError) for link in chain) and ("tiktoken" in text or "sentencepiece" in text):
+        return HftuneError(
+            f"the tokenizer of {name} is a SentencePiece model, which needs the packages sentencepiece and protobuf",
+            hint="pip install 'hftune[sentencepiece]'",
+        )
     if any(isinstance(link, EntryNotFoundError) and not isinstance(link, LocalEntryNotFoundError) for link in chain):
         return HftuneError(
             f"{name} lacks a file that a model needs: {error}",

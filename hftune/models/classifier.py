@@ -16,7 +16,6 @@ import torch
 from peft import PeftModel
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -25,10 +24,12 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.files import write_json
 from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.checkpoint import USED, ask_first, explained, how_to_load, locate, refuse_unsafe, whose_code
+from hftune.models.auto import load_auto_config, load_auto_tokenizer, pad_with_eos, set_padding
+from hftune.models.checkpoint import USED, ask_first, explained, locate, refuse_unsafe, whose_code
 from hftune.models.facts import CARD, saved_facts
 from hftune.models.first_token import read_first_only
-from hftune.models.onnx_model import OnnxModel, is_onnx
+from hftune.models.onnx_model import GRAPH, OnnxModel, is_onnx
+from hftune.models.weights import load_weights
 
 TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
 
@@ -114,9 +115,11 @@ class Classifier:
         refuse_unsafe(location, section)
         ask_first(location, section, USED)
         with explained(section, USED):
-            tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
+            tokenizer = load_auto_tokenizer(location, **whose_code(location, section))
             facts = saved_facts(location, section.revision)
             model = _load_model(location, section, facts)
+        pad_with_eos(tokenizer, name)
+        set_padding(model, tokenizer)
         read_first_only(model.get_base_model() if isinstance(model, PeftModel) else model)
         names = label_names(model, name)
         noted = tuple(facts.get("labels", names))
@@ -164,16 +167,16 @@ def _full_precision() -> Iterator[None]:
 
 
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
-    if is_onnx(Path(location)):
-        return OnnxModel.load(Path(location))
-    if is_adapter(location, section.revision):
+    graph = Path(location) if is_onnx(Path(location)) else None
+    if graph is None and is_adapter(location, section.revision):
         return load_adapter(location, section, facts.get("labels"))
-    model, info = AutoModelForSequenceClassification.from_pretrained(
-        location, output_loading_info=True, **how_to_load(location, section)
-    )
-    if info["missing_keys"]:
+    config = load_auto_config(location, **whose_code(location, section))
+    if graph is not None:
+        return OnnxModel(graph / GRAPH, config)
+    model, missing = load_weights(AutoModelForSequenceClassification, location, section, config)
+    if missing:
         raise HftuneError(
-            f"{section.name} is no classifier: it has no weights for {sorted(info['missing_keys'])[0]}",
+            f"{section.name} is no classifier: it has no weights for {sorted(missing)[0]}",
             hint=f"train it first: hftune classify --model {section.name}",
         )
     return model

@@ -6,13 +6,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,21 +19,22 @@ from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models import mingpt
 from hftune.models.adapter import base_to_start_from, is_adapter, load_adapter, with_weights_of
+from hftune.models.auto import load_auto_config, load_auto_tokenizer, pad_with_eos, set_padding
 from hftune.models.checkpoint import (
     STARTED_FROM,
     TOKENIZER,
     ask_first,
     explained,
-    how_to_load,
     locate,
     locate_tokenizer,
     refuse_unsafe,
     whose_code,
 )
+from hftune.models.containment import refuse_leading_out
 from hftune.models.facts import saved_facts
 from hftune.models.first_token import read_first_only
 from hftune.models.presets import preset, refuse_other_head
-from hftune.models.trust import refuse_leading_out
+from hftune.models.weights import load_weights, refuse_incomplete
 
 logger = logging.getLogger(__name__)
 
@@ -66,24 +64,26 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
         local = section.trust_remote_code and Path(section.tokenizer).is_dir()
         source = section.model_copy(update={"name": section.tokenizer, "revision": None, "trust_remote_code": local})
     location = locate_tokenizer(source.name)
-    if Path(location).is_dir():
-        refuse_leading_out(Path(location))
     wanted = STARTED_FROM if section.tokenizer is None else TOKENIZER
     ask_first(location, source, wanted)
     mingpt.register()
     with explained(source, wanted):
-        tokenizer = AutoTokenizer.from_pretrained(location, **whose_code(location, source))
+        refuse_leading_out(location, source.revision)
+        tokenizer = load_auto_tokenizer(location, **whose_code(location, source))
     if not _ordinary(tokenizer):
         # transformers makes up an empty one for a folder that holds none: every word would be unknown.
         raise HftuneError(
             f"{source.name} brings no tokenizer: only special tokens are known",
             hint="name one with --tokenizer: the one that the checkpoint was trained with",
         )
-    if padded and tokenizer.pad_token is None:
-        raise HftuneError(
-            f"the tokenizer of {source.name} has no padding token, so texts can't be batched",
-            hint="take an encoder (BERT, RoBERTa …), or name another tokenizer with --set model.tokenizer=…",
-        )
+    if padded:
+        pad_with_eos(tokenizer, source.name)
+        if tokenizer.pad_token is None:
+            raise HftuneError(
+                f"the tokenizer of {source.name} has no padding token and no end-of-text token to pad with, so texts "
+                "can't be batched",
+                hint="choose another checkpoint, or add a pad_token to its tokenizer_config.json",
+            )
     return tokenizer
 
 
@@ -100,7 +100,7 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
             if is_adapter(location, section.revision):
                 source = base_to_start_from(location, section)
                 location = source.name
-            config = AutoConfig.from_pretrained(location, **whose_code(location, source))
+            config = load_auto_config(location, **whose_code(location, source))
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
     return config
@@ -139,26 +139,16 @@ def _sequence_classifier(
     with explained(section):
         if is_adapter(location, section.revision):
             brought = tuple(saved_facts(location, section.revision).get("labels") or ())
+            joined = load_adapter(location, section, brought)  # first: it registers the class of a base with own code
             model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-            unfit = with_weights_of(load_adapter(location, section, brought), model)
-            info: dict[str, Any] = {"missing_keys": [], "mismatched_keys": [(name,) for name in unfit]}
+            new = set(with_weights_of(joined, model))
+            refuse_incomplete(section, model, (), new, other_labels=True)
         else:
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                location,
-                config=config,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **how_to_load(location, section),
-            )
+            model, new = load_weights(AutoModelForSequenceClassification, location, section, config, other_labels=True)
     check_vocabulary(section, model, tokenizer)
+    set_padding(model, tokenizer)
     head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
-    fresh = _modules_of(info["missing_keys"], info["mismatched_keys"])
-    strange = [entry[0] for entry in info["mismatched_keys"] if entry[0].split(".")[0] not in head]
-    if strange:
-        raise HftuneError(
-            f"the weights of {section.name} do not fit its configuration: {strange[0]} has another shape",
-            hint="the checkpoint is damaged, or its config.json was changed",
-        )
+    fresh = modules_of(new)
     if not any(name.split(".")[0] in head for name in fresh) and brought != tuple(labels):
         fresh += _reset(model, head)
     if fresh:
@@ -179,7 +169,7 @@ def check_vocabulary(section: ModelSection, model: PreTrainedModel, tokenizer: P
         return
     with explained(section):
         location = locate(section.name)
-        own = AutoTokenizer.from_pretrained(location, **whose_code(location, section))
+        own = load_auto_tokenizer(location, **whose_code(location, section))
     theirs, ours = _ordinary(own), tokenizer.get_vocab()
     moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
     if moved is not None:
@@ -196,9 +186,8 @@ def _ordinary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
 
 
-def _modules_of(missing: Iterable[str], mismatched: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def modules_of(names: Iterable[str]) -> tuple[str, ...]:
     """Parameter names to module names, each once: classifier.weight and classifier.bias are one module."""
-    names = [*missing, *(entry[0] for entry in mismatched)]
     return tuple(sorted({name.rpartition(".")[0] for name in names}))
 
 

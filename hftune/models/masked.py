@@ -14,15 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.models.adapter import is_adapter, refuse_adapter
-from hftune.models.checkpoint import explained, how_to_load, locate, refuse_unsafe
+from hftune.models.auto import load_auto_config, load_auto_tokenizer
+from hftune.models.checkpoint import explained, locate, refuse_unsafe, whose_code
+from hftune.models.containment import refuse_leading_out
 from hftune.models.joint import FAMILIES, IGNORED, MASKED, as_masked_lm, row_statistics, with_mlm_head
-from hftune.models.load import LoadedModel, check_vocabulary, load_config, load_sequence_classifier
+from hftune.models.load import (
+    LoadedModel,
+    check_vocabulary,
+    load_config,
+    load_sequence_classifier,
+    modules_of,
+)
+from hftune.models.weights import load_weights
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +74,7 @@ def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     refuse_adapter(locate(section.name), section.revision)
     model, missing = _from_checkpoint(wanted, section, config)
     check_vocabulary(section, model, tokenizer)
-    return LoadedModel(model, tuple(sorted({name.rpartition(".")[0] for name in missing})))
+    return LoadedModel(model, modules_of(missing))
 
 
 def save_masked_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -74,10 +83,20 @@ def save_masked_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, f
     tokenizer.save_pretrained(folder)
 
 
-def reload_masked_lm(folder: Path) -> PreTrainedModel:
-    """A saved masked language model, to score it."""
-    wanted = MASKED[AutoConfig.from_pretrained(folder).model_type]
-    return wanted.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+def reload_masked_lm(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A saved masked language model, to score it, and its tokenizer."""
+    refuse_leading_out(str(folder))
+    refuse_adapter(str(folder))
+    section = ModelSection(name=str(folder))
+    config = load_auto_config(section.name, **whose_code(section.name, section))
+    check_family(config, section.name)
+    model, missing = _from_checkpoint(MASKED[config.model_type], section, config)
+    if missing:
+        raise HftuneError(
+            f"{folder} is no masked language model: it has no weights for {sorted(missing)[0]}",
+            hint="the folder was changed; take the model folder of the run again",
+        )
+    return model, load_auto_tokenizer(section.name, trust_remote_code=False)
 
 
 def fill_statistics(
@@ -125,7 +144,7 @@ def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad: int) -> tup
 def _brought_head(section: ModelSection, classifier: PreTrainedModel) -> dict[str, Tensor] | None:
     """State of the head that the checkpoint, or the joint run it is of, brings along; None where it has none."""
     wanted = MASKED[classifier.config.model_type]
-    model, missing = _from_checkpoint(wanted, section, classifier.config)
+    model, missing = _from_checkpoint(wanted, section, classifier.config, again=True)
     head = next(name for name, _ in model.named_children() if name != model.base_model_prefix)
     if any(name.startswith(f"{head}.") for name in missing):
         return None
@@ -134,20 +153,14 @@ def _brought_head(section: ModelSection, classifier: PreTrainedModel) -> dict[st
 
 
 def _from_checkpoint(
-    wanted: type[PreTrainedModel], section: ModelSection, config: PreTrainedConfig
+    wanted: type[PreTrainedModel], section: ModelSection, config: PreTrainedConfig, *, again: bool = False
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the names of weights that the checkpoint lacks. Draws of fresh weights leave no trace."""
     location = locate(section.name)
     refuse_unsafe(location, section)
     with explained(section), torch.random.fork_rng():
-        model, info = wanted.from_pretrained(
-            location,
-            config=config,
-            subfolder=BESIDE if _has_beside(location, section.revision) else "",
-            output_loading_info=True,
-            **how_to_load(location, section),
-        )
-    return model, set(info["missing_keys"])
+        beside = BESIDE if _has_beside(location, section.revision) else ""
+        return load_weights(wanted, location, section, config, subfolder=beside, again=again)
 
 
 def _has_beside(location: str, revision: str | None) -> bool:

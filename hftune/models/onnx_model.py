@@ -17,11 +17,15 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hftune.errors import HftuneError
+from hftune.models.containment import refuse_data_outside
+from hftune.models.weight_files import ADAPTER, BIN, ONNX, SAFE
 
-GRAPH = "model.onnx"
+logger = logging.getLogger(__name__)
+
+GRAPH = ONNX
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -46,14 +50,19 @@ def write_onnx(model: PreTrainedModel, sample: dict[str, Tensor], path: Path, *,
         HftuneError: The architecture can't be written as a graph.
     """
     need_onnx()
+    import onnx_ir
     from transformers.exporters import OnnxConfig, OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
     from transformers.exporters.exporter_onnx import OnnxExporter
 
     with _quiet():
-        quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True)) if int8 else None
-        config = OnnxConfig(dynamic=True, output_path=str(path), external_data=False, quantizer=quantizer)
+        quantizer = (
+            OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)) if int8 else None
+        )
         try:
-            OnnxExporter().export(model, sample, config=config)
+            exported = OnnxExporter().export(model, sample, config=OnnxConfig(dynamic=True, quantizer=quantizer))
+            # transformers 5.23 returns an ExportedModel, earlier versions torch's ONNXProgram: the graph is the same.
+            graph = exported.program if hasattr(exported, "program") else exported.model
+            onnx_ir.save(graph, path)  # weights in the same file
         except Exception as error:  # three libraries take part, and each fails in its own way
             raise HftuneError(
                 f"this {model.config.model_type} model can't be written as ONNX: {str(error).strip().splitlines()[0]}",
@@ -70,6 +79,7 @@ class OnnxModel:
     def __init__(self, graph: Path, config: PreTrainedConfig) -> None:
         """graph: the file; config: for the names of the labels."""
         need_onnx()
+        refuse_data_outside(graph)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -77,11 +87,6 @@ class OnnxModel:
         self.config = config
         self._session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self._inputs: Sequence[str] = [one.name for one in self._session.get_inputs()]
-
-    @classmethod
-    def load(cls, folder: Path) -> OnnxModel:
-        """From a folder that ``hftune export`` wrote."""
-        return cls(folder / GRAPH, AutoConfig.from_pretrained(folder))
 
     def __call__(self, **batch: Tensor) -> SimpleNamespace:
         """Token ids and mask → logits."""
@@ -103,8 +108,16 @@ class OnnxModel:
 
 
 def is_onnx(folder: Path) -> bool:
-    """Whether a folder holds a graph in place of weights."""
-    return (folder / GRAPH).is_file()
+    """Whether a folder holds a graph in place of weights, as ``hftune export`` writes it.
+
+    Weights come first: nobody looks for a graph beside them, which may compute anything.
+    """
+    if not (folder / GRAPH).is_file():
+        return False
+    weights = next((name for name in (*SAFE, *BIN, ADAPTER) if (folder / name).is_file()), None)
+    if weights is not None:
+        logger.info("Ignoring %s in %s: its weights are in %s", GRAPH, folder, weights)
+    return weights is None
 
 
 @contextlib.contextmanager

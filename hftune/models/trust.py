@@ -1,4 +1,4 @@
-"""What of a model folder or repository may be believed: no code unasked or at a moving revision, nothing outside it.
+"""Whose Python code may run to load a model: none unasked, none at a moving revision, none from anywhere else.
 
 Called by everything in ``hftune.models`` that loads a checkpoint, before it does.
 """
@@ -6,19 +6,21 @@ Called by everything in ``hftune.models`` that loads a checkpoint, before it doe
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
+from transformers import CONFIG_MAPPING
 from transformers.utils import cached_file
 
-from hftune.config.model import ModelSection
+from hftune.config.model import COMMIT, NO_TRUST, ModelSection
 from hftune.errors import HftuneError
+from hftune.models.containment import strings
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE_NAMED_IN = ("config.json", "tokenizer_config.json")
-SHARDS = "*.index.json"
-CACHED = "models--"
-"""How the folder of a repository in the Hub's cache begins; its snapshots are made of links into it."""
+OWN_CODE = re.compile(r"\w[\w/-]*\.\w+")
+"""module.Class, of a file in the same repository."""
 
 
 def trusted(location: str, section: ModelSection) -> bool:
@@ -44,61 +46,80 @@ def trusted(location: str, section: ModelSection) -> bool:
     elsewhere = sorted(_code_elsewhere(location, section.revision))
     if elsewhere:
         raise HftuneError(
-            f"the code of {location} lies in another repository ({', '.join(elsewhere)}), which no revision pins",
+            f"the code of {location} is in another place ({', '.join(elsewhere)}), which no revision pins",
             hint="save model and code in one folder, read the code, and give that folder",
         )
     return True
 
 
-def refuse_leading_out(folder: Path) -> None:
-    """Nothing outside a model folder is read through it: no link, and no shard whose name climbs out.
+def base_on_hub(adapter: ModelSection, name: str, revision: str | None) -> ModelSection:
+    """The base that an adapter names on the Hub, with a consent of its own.
 
-    What were read would be saved with the next model, and published with it.
+    The author of the adapter chooses the base, so what was allowed for the adapter does not extend to it.
+
+    Args:
+        adapter: The adapter, and what was asked for.
+        name: Hub id of the base.
+        revision: Of the base, as the adapter names it.
+
+    Raises:
+        HftuneError: The name is also a path here; or the base needs code of its own, and there is no consent to that.
     """
-    real = folder.resolve()
-    # A snapshot in the Hub's cache links to the files of its repository.
-    within = next((parent for parent in real.parents if parent.name.startswith(CACHED)), real)
-    for path in (*folder.glob("*"), *folder.glob("*/*")):
-        if path.is_symlink() and not path.resolve().is_relative_to(within):
-            raise _leads_out(folder, path.name)
-    for index in (*folder.glob(SHARDS), *folder.glob(f"*/{SHARDS}")):
-        for shard in _shards(index):
-            if Path(shard).name != shard:
-                raise _leads_out(folder, f"{index.name} ({shard!r})")
+    if os.path.lexists(name):
+        raise HftuneError(
+            f"the adapter {adapter.name} names its base {name!r}: a model on the Hub, and also a path in the current "
+            f"folder ({Path(name).absolute()}), which would be read instead",
+            hint=f"run the command in another folder, or rename {name}. If that path is the base, put a copy of it "
+            "into base/ of the adapter, and name it './base' in adapter_config.json",
+        )
+    base = adapter.model_copy(update={"name": name, "revision": revision, **NO_TRUST})
+    pinned = COMMIT.fullmatch(revision or "") is not None
+    consent = adapter.trust_base_code
+    repo, _, commit = (consent or "").partition("@")
+    if repo == name and (commit == revision or not pinned):
+        return base.model_copy(update={"revision": commit, "trust_remote_code": True})
+    needed = _needs_code(name, revision)
+    if needed is not None:
+        given = f"; consent was given to {consent}" if consent else ""
+        raise HftuneError(
+            f"the base of the adapter {adapter.name} needs Python code of its own: that of {name} at the commit "
+            f"{needed} would run{given}",
+            hint=f"read that code, then pass --trust-base-code {name}@{needed}",
+        )
+    return base
 
 
-def _leads_out(folder: Path, what: str) -> HftuneError:
-    return HftuneError(
-        f"{what} leads out of the model folder {folder}",
-        hint="put the file itself there; nothing outside the folder is read through it",
-    )
-
-
-def _shards(index: Path) -> set[str]:
-    """The files that an index names; one that can't be read names none, and fails where it is used."""
-    try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {str(name) for name in found.values()}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        return set()
+def _needs_code(location: str, revision: str | None) -> str | None:
+    """The commit at which a Hub model brings code without which it can't be loaded; None if it can."""
+    values, path = _read(location, "config.json", revision)
+    known = str(values.get("model_type")) in CONFIG_MAPPING
+    return path.parent.name if path is not None and values.get("auto_map") and not known else None
 
 
 def _code_elsewhere(location: str, revision: str | None) -> set[str]:
-    """Repositories other than this one from which transformers would fetch code."""
+    """Code that transformers would take from another repository or folder than this one."""
     found = set()
     for name in CODE_NAMED_IN:
-        path = cached_file(
+        # "owner/name--module.Class", in whatever shape auto_map has.
+        for reference in strings(_read(location, name, revision)[0].get("auto_map")):
+            owner, _, code = reference.rpartition("--")
+            if owner not in ("", location) or not OWN_CODE.fullmatch(code):
+                found.add(owner or code)
+    return found
+
+
+def _read(location: str, name: str, revision: str | None) -> tuple[dict[str, Any], Path | None]:
+    """A JSON file of a checkpoint and its path; nothing of one that can't be had or read: loading it explains that."""
+    try:
+        found = cached_file(
             location,
             name,
             revision=revision,
+            _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8")) if path is not None else {}
-        except (OSError, ValueError, RecursionError):
-            continue  # what can't be read can't be loaded either, and is told there
-        # "owner/name--module.Class", in whatever shape auto_map has.
-        code = json.dumps(content.get("auto_map")) if isinstance(content, dict) else ""
-        found |= {owner for owner in re.findall(r'"([^"]*?)--', code) if owner != location}
-    return found
+        content = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}, None
+    return (content if isinstance(content, dict) else {}), None if found is None else Path(found)

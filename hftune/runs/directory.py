@@ -19,13 +19,14 @@ from typing import Any
 from hftune.config.load import load_recipe, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import Damaged, read_json, read_jsonl, write_json, write_jsonl, write_text
+from hftune.files import Damaged, checked_name, read_json, read_jsonl, refuse_links, write_json, write_jsonl, write_text
 from hftune.runs.lock import LOCK, OWNER, exclusive
-from hftune.runs.naming import free_name
+from hftune.runs.naming import free_name, refuse_unwritable
 from hftune.runs.shapes import Course, Machine, Metrics, Prediction, Pushed, Shape, problem
 
 RECIPE = "recipe.yaml"
 SEED_PREFIX = "seed-"
+RUN = "a run directory"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RunDir:
         Raises:
             HftuneError: The path is in use, or can't be made.
         """
+        refuse_unwritable(path)
         another = f"--output {free_name(path)}"
         if is_run(path):
             raise HftuneError(
@@ -56,6 +58,7 @@ class RunDir:
                 f"the output directory {path} is in use: it {what}",
                 hint=f"take a free name: {another}; a run goes on with --output RUN --resume",
             )
+        refuse_links(path, RUN, depth=1, in_place=True)  # hidden ones, and links to empty folders
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,17 +69,22 @@ class RunDir:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path, wanted: str = "a run directory") -> RunDir:
-        """Open an existing run, finished or not; wanted is what a message calls that which was asked for.
+    def open(cls, path: Path, wanted: str = RUN, *, to_train: bool = False) -> RunDir:
+        """Open an existing run, finished or not. The path can be a link; links inside the run are refused.
+
+        Args:
+            path: The run, or a folder in it.
+            wanted: What a message calls that which was asked for.
+            to_train: Training continues, which changes files in place: hard links are refused too.
 
         Raises:
-            HftuneError: There is no run at this path; the hint names what may have been meant.
+            HftuneError: There is no run at this path (the hint names what may have been meant), or it holds a link.
         """
-        if is_run(path):
-            return cls(path)
-        if is_run(path.parent) and path.exists():
-            return cls(path.parent)
-        raise HftuneError(f"expected {wanted}, {_what_is_there(path)}", hint=_what_was_meant(path))
+        found = next((place for place in (path, path.parent) if is_run(place) and path.exists()), None)
+        if found is None:
+            raise HftuneError(f"expected {wanted}, {_what_is_there(path)}", hint=_what_was_meant(path))
+        refuse_links(found, RUN, in_place=to_train)
+        return cls(found)
 
     @property
     def name(self) -> str:
@@ -108,7 +116,7 @@ class RunDir:
 
     def predictions(self, split: str) -> Path:
         """One row an example of this split: text, gold, label and every probability."""
-        return self.path / "predictions" / f"{split}.jsonl"
+        return self.path / "predictions" / f"{checked_name(split, 'the split')}.jsonl"
 
     @property
     def plots(self) -> Path:
@@ -234,15 +242,12 @@ def _shaped_rows(path: Path, shape: type[Shape]) -> list[dict[str, Any]]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run lies here: the recipe is the first file a run writes."""
+    """Whether this is a run: the recipe is the first file a run writes."""
     return (path / RECIPE).is_file()
 
 
 def in_use(path: Path) -> bool:
-    """Whether something lies here that a new run must not touch.
-
-    Hidden files do not count, nor do empty folders: a run that was killed before it wrote its recipe leaves both.
-    """
+    """Whether there is more here than hidden files and empty folders, which a run killed at its start leaves."""
     if not path.is_dir():
         return path.exists() or path.is_symlink()
     return any(not entry.name.startswith(".") and not _is_empty_folder(entry) for entry in path.iterdir())

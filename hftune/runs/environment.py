@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -17,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import hftune
+from hftune.cache import home_folder
+from hftune.escapes import REDACTED, redacted
+from hftune.machine import cpu_model
+from hftune.portability import usable_cores
+from hftune.runs.git import Unknown, find_checkout
 
 LIBRARIES = (
     "torch",
@@ -32,12 +36,8 @@ LIBRARIES = (
     "scikit-learn",
     "scipy",
 )
-REDACTED = "[redacted]"
-# Hub, GitHub, OpenAI, Weights & Biases and plain 40-digit keys, wherever they stand in an argument.
-_SECRET = re.compile(
-    r"hf_[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|sk-[\w-]{16,}"
-    r"|\b[0-9a-fA-F]{40}\b|(?<=://)[^/@\s]+(?=@)"
-)
+# Weights & Biases has plain keys of 40 digits.
+_KEY = re.compile(r"\b[0-9a-fA-F]{40}\b")
 _SECRET_NAME = re.compile(r"(token|secret|password|passwd|api[-_]?key|credential)s?$", re.IGNORECASE)
 
 
@@ -72,17 +72,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Model", "Hardware") and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
-
-
 def devices() -> list[dict[str, Any]]:
     """The accelerators torch sees, with their memory; empty on a machine that has only its processor."""
     import torch
@@ -96,12 +85,22 @@ def devices() -> list[dict[str, Any]]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the checkout around a folder, whether tracked files differ from it; None outside of one."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    """Commit of the checkout around a folder, and whether tracked files differ from it; None outside of a checkout.
+
+    ``changed`` is None where that can't be told, as in a very large repository. The program git is never started, see
+    ``hftune.runs.git``.
+    """
+    checkout = find_checkout(folder)
+    if checkout is None:
         return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "changed": bool(changes)}
+    try:
+        commit = checkout.commit()
+    except (OSError, Unknown):
+        return None
+    try:
+        return {"commit": commit, "changed": checkout.changed(commit)}
+    except (OSError, Unknown):
+        return {"commit": commit, "changed": None}
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -125,12 +124,12 @@ def _redacted(flag: str, argument: str) -> str:
         if _SECRET_NAME.search(name):
             return "=".join([*names[1 : position + 1], REDACTED])
     # A commit of a model or dataset looks like a key, is no secret, and is needed to make the run again.
-    return argument if names[-1].endswith("revision") else _SECRET.sub(REDACTED, argument)
+    return argument if names[-1].endswith("revision") else _KEY.sub(REDACTED, redacted(argument))
 
 
 def _quoted(word: str) -> str:
     """The word for a shell; the home directory, which holds the user's name, stays a variable."""
-    home = str(Path.home())
+    home = str(home_folder() or "")
     pieces = word.split(home) if len(home) > 1 else [word]
     return '"$HOME"'.join(shlex.quote(piece) if piece or len(pieces) == 1 else "" for piece in pieces)
 
@@ -142,9 +141,7 @@ def _platform() -> str:
 
 def _cores() -> dict[str, int]:
     """Cores of the machine and those this process may use, which a container or a batch system can limit."""
-    total = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else total
-    return {"total": total, "usable": usable}
+    return {"total": os.cpu_count() or 1, "usable": usable_cores()}
 
 
 def _memory_gb() -> float:
@@ -152,11 +149,3 @@ def _memory_gb() -> float:
 
     total: int = psutil.virtual_memory().total
     return round(total / 2**30, 1)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -11,10 +11,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from hftune.errors import HftuneError
-from hftune.files import write_json
+from hftune.files import refuse_links, write_json
 from hftune.runs.directory import SEED_PREFIX, RunDir, runs_in
 
 GROUP = "group.json"
+SEEDS = "a group of seeds"
 
 
 def seed_path(group: Path, seed: int) -> Path:
@@ -23,8 +24,11 @@ def seed_path(group: Path, seed: int) -> Path:
 
 
 def seed_runs(group: Path) -> list[RunDir]:
-    """The runs of a group in order of their seeds, finished or not."""
-    return [run for run in runs_in(group) if run.path.name.startswith(SEED_PREFIX)]
+    """The runs of a group in order of their seeds, finished or not; links are refused as inside a run."""
+    found = [run for run in runs_in(group) if run.path.name.startswith(SEED_PREFIX)]
+    if found:
+        refuse_links(group, SEEDS, depth=1)
+    return [RunDir.open(run.path) for run in found]
 
 
 def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:

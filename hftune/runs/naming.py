@@ -5,14 +5,14 @@ Called by ``hftune.runs.directory`` and by ``hftune.pipeline`` when nobody gave 
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 
 from hftune.config.recipe import Recipe
+from hftune.errors import HftuneError
+from hftune.files import file_name
 
 RUNS = Path("runs")
-# Three parts of this size plus kind, method and seed stay well under the 255 bytes that file systems allow.
-LONGEST_PART = 48
 
 
 def default_path(recipe: Recipe, root: Path = RUNS, *, group: bool = False) -> Path:
@@ -40,15 +40,23 @@ def free_name(path: Path) -> Path:
 
 def safe(text: str) -> str:
     """The text as part of a file name: letters, digits, dots, dashes and underscores, at most 48 bytes."""
-    plain = re.sub(r"[^\w.]+", "-", text).strip("-.")
-    cut = plain.encode("utf-8")[:LONGEST_PART].decode("utf-8", errors="ignore").strip("-.")
-    return cut or "unnamed"
+    # Three parts of this size plus kind, method and seed stay well under the 255 bytes that file systems allow.
+    return file_name(text, kept="", gap="-", longest=48)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Libraries that save weights take paths as UTF-8, which Python's are not under the locale C without UTF-8 mode."""
+    if not str(path.resolve()).isascii() and sys.getfilesystemencoding() != "utf-8":
+        raise HftuneError(
+            f"the output directory {path} has letters that Python can't pass on under this locale",
+            hint="start Python in UTF-8 mode: set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8",
+        )
 
 
 def public_name(source: str) -> str:
     """Where data or weights came from; of a path on the author's machine only its last part."""
     path = Path(source)
-    local = source.startswith((".", "/", "~")) or source.count("/") > 1 or path.exists()
+    local = source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source or path.exists()
     return path.name if local and path.name else source
 
 
@@ -58,6 +66,8 @@ def _last(name: str) -> str:
     if path.name == "model" and path.parent.name:
         # A run's model folder: the run's name says more.
         path = path.parent
+    if path.suffix.lower() == ".gz" and Path(path.stem).suffix.lower() in _FILE_SUFFIXES:
+        path = path.with_suffix("")
     return path.stem if path.suffix.lower() in _FILE_SUFFIXES else path.name or path.resolve().name
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from hftune.config.task import LOWER_IS_BETTER
-from hftune.errors import HftuneError
 from hftune.files import write_text
 from hftune.runs.directory import RunDir
 from hftune.runs.facts import RunFacts
@@ -83,11 +82,6 @@ def _beaten(facts: RunFacts) -> list[Banner]:
 
 def _save_figures(run: RunDir, sections: list[Section]) -> None:
     """Keep every figure of the page as PNG, and none of an earlier state of the run."""
-    if run.plots.is_symlink():
-        raise HftuneError(
-            f"{run.plots} is a link: figures of an earlier state would be removed wherever it leads",
-            hint="take the link away; the figures are drawn again",
-        )
     names = {f"{picture.name}.png" for section in sections for picture in section.pictures}
     for old in run.plots.glob("*.png"):
         if old.name not in names:

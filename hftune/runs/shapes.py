@@ -119,6 +119,8 @@ class Baseline(Scores):
     """The same of a simple system, which may say what it always answers."""
 
     answer: str = ABSENT
+    note: str = ABSENT
+    """What a reader of the scores must know, or why there are none."""
 
 
 class Metrics(Shape):
@@ -178,7 +180,7 @@ class Machine(Shape):
     cores: dict[str, Count] = ABSENT
     memory_gb: Number = ABSENT
     devices: list[dict[str, str | Number | None]] = ABSENT
-    git: dict[str, str | bool] | None = None
+    git: dict[str, str | bool | None] | None = None
     command: str = ABSENT
 
 

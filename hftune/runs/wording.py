@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 SCORE_NAMES = {
@@ -108,3 +109,19 @@ def percent(share: float) -> str:
     value = 100 * share
     digits = 1 if value >= 1 or value == 0 else 2 if value >= 0.1 else 4
     return f"{value:.{digits}f} %"
+
+
+def baseline_notes(baselines: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """What must be known of a baseline, such as why it was left out; once, however many splits it holds for."""
+    notes = [
+        f"{baseline_name(name)}: {scores['note']}"
+        for name, splits in baselines.items()
+        for scores in splits.values()
+        if "note" in scores
+    ]
+    return list(dict.fromkeys(notes))
+
+
+def was_left_out(scores: Mapping[str, Any]) -> bool:
+    """Whether these are not scores but the reason why a baseline has none."""
+    return scores.keys() == {"note"}

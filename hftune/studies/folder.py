@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError
-from hftune.files import read_jsonl, write_jsonl, write_text
+from hftune.files import read_jsonl, refuse_links, write_jsonl, write_text
 from hftune.runs.directory import RunDir, in_use
 from hftune.runs.group import seed_path
 from hftune.runs.lock import exclusive
@@ -23,6 +23,7 @@ from hftune.studies.settings import Setting
 from hftune.studies.stages import stage_path
 
 PLAN = "study.yaml"
+STUDY = "a study"
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,14 @@ class StudyDir:
 
     @classmethod
     def open(cls, path: Path) -> StudyDir:
-        """An existing study."""
+        """An existing study. Links inside it are refused, as inside a run.
+
+        Raises:
+            HftuneError: There is no study at this path, or it holds a link.
+        """
         if not is_study(path):
             raise HftuneError(f"{path} is not a study: it has no {PLAN}", hint="give the folder that hftune sweep made")
+        refuse_links(path, STUDY)
         return cls(path)
 
     def plan(self) -> Plan:
@@ -106,11 +112,14 @@ def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
 
 
 def refuse_unfit(path: Path, plan: Plan) -> None:
-    """Refuse a folder that holds something else, or a study with another plan."""
+    """Refuse a folder that holds something else, a study with another plan, or links."""
     if is_study(path):
+        refuse_links(path, STUDY, in_place=True)
         _refuse_other_plan(StudyDir(path), plan)
     elif in_use(path):
         raise HftuneError(f"{path} is in use and is not a study", hint="name another folder with --output")
+    else:
+        refuse_links(path, STUDY, depth=1, in_place=True)
 
 
 def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:

@@ -19,9 +19,10 @@ from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
 from hftune.config.section import Section
 from hftune.errors import HftuneError
+from hftune.files import checked_name
+from hftune.studies.plan_problems import problems_of
 from hftune.studies.settings import Setting, Value, make_setting
 from hftune.studies.stages import Stage, resolved, stage_values
-from hftune.suggest import closest
 
 SEED = "train.seed"
 
@@ -81,6 +82,16 @@ class Plan(Section):
             if not (named or interval or (isinstance(axis, list) and axis)):
                 raise ValueError(f"{key}: expected a list of values, named settings, or low and high; got {axis!r}")
         return over
+
+    @field_validator("before")
+    @classmethod
+    def _names_of_folders(cls, stages: dict[str, Stage]) -> dict[str, Stage]:
+        try:
+            for name in stages:
+                checked_name(name, "the run")
+        except HftuneError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
+        return stages
 
     @field_validator("seeds")
     @classmethod
@@ -210,20 +221,8 @@ def make_plan(values: Mapping[str, Any], where: str, lines: Mapping[str, int] | 
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
-        problems = []
-        for details in error.errors():
-            parts = [str(part) for part in details["loc"]]
-            near = closest(parts[0], Plan.model_fields) if details["type"] == "extra_forbidden" else None
-            line = (lines or {}).get(parts[0])
-            problems.append(
-                Problem(
-                    ".".join(parts),
-                    details["msg"].removeprefix("Value error, ").rstrip("."),
-                    f"Did you mean {near}?" if near else "",
-                    f"{where}:{line}" if line else "",
-                )
-            )
-        raise RecipeError(where, problems) from error
+        found = problems_of(error, values, [*Plan.model_fields], [*Stage.model_fields], where, lines or {})
+        raise RecipeError(where, found, hint="docs/studies.md shows whole studies and what each key means.") from error
 
 
 def parse_over(arguments: Sequence[str]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from hftune.child_process import death, fresh_process
 from hftune.errors import Interrupted
-from hftune.verify import fresh_process
+from hftune.portability import HANGUP, detached, interrupt
 
 Order = Mapping[str, Any]
 Tell = Callable[[Order, Mapping[str, Any]], bool]
@@ -72,15 +73,17 @@ class Worker:
         self._process = None
         if self._stopped:
             return STOPPED
-        reason = f"its process was ended by signal {-code}" if code < 0 else f"its process ended with code {code}"
-        return {"state": "failed", "reason": reason, "hint": f"memory may have run out; see {self._log}"}
+        killed, log = death(code), f"see {self._log}"
+        if killed is not None:
+            return {"state": "failed", "reason": f"its worker process {killed}", "hint": f"{killed.hint}; {log}"}
+        return {"state": "failed", "reason": f"its worker process ended with code {code}", "hint": log}
 
     def stop(self) -> None:
         """Ctrl-C for the worker: a run under way saves and stops, a second one ends it at once."""
         self._stopped = True
         process = self._process
         if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            interrupt(process)
 
     def close(self) -> None:
         """Let the process end when it is done."""
@@ -102,7 +105,7 @@ class Worker:
                     stderr=log,
                     encoding="utf-8",
                     env={**environment, **self._environment},
-                    start_new_session=True,  # Ctrl-C reaches the study alone, which passes it on
+                    **detached(),  # Ctrl-C reaches the study alone, which passes it on
                 )
         return self._process
 
@@ -187,7 +190,10 @@ def share_out(pieces: Iterator[Piece], crew: Sequence[Hand]) -> None:
 
 @contextmanager
 def _signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask for an end. Outside the main thread Python allows no handlers, so nothing is taken."""
+    """Ctrl-C, SIGTERM and SIGHUP (unless ignored, as nohup does) ask for an end.
+
+    Outside the main thread Python allows no handlers, so nothing is taken.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -195,7 +201,9 @@ def _signals(stop: Callable[[int], None]) -> Iterator[None]:
     def received(number: int, frame: FrameType | None) -> None:
         stop(number)
 
-    before = {number: signal.signal(number, received) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [number for number in HANGUP if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, received) for number in numbers}
     try:
         yield
     finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hftune.files import file_name
+
 Value = bool | int | float | str | None
 
-LONGEST_FOLDER = 120
 # These say nothing by themselves: method.kind is the method, data.name the data.
 _EMPTY_NAMES = ("kind", "name")
 
@@ -28,11 +27,7 @@ class Setting:
     @property
     def folder(self) -> str:
         """The name as part of a path, on any file system."""
-        plain = re.sub(r"[^\w.=+-]+", "_", self.name).strip("_.") or "all"
-        if len(plain.encode()) <= LONGEST_FOLDER:
-            return plain
-        cut = plain.encode()[: LONGEST_FOLDER - 9].decode(errors="ignore")
-        return f"{cut}-{hashlib.sha256(self.name.encode()).hexdigest()[:8]}"
+        return file_name(self.name, empty="all")
 
 
 def make_setting(point: Sequence[tuple[str, Value, Mapping[str, Value]]]) -> Setting:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hftune.config import document
 from hftune.errors import HftuneError
+from hftune.portability import is_link
 from hftune.runs.directory import RunDir
 from hftune.studies.folder import StudyDir
 from hftune.studies.news import NewRows
@@ -64,6 +65,7 @@ class SlurmHand:
             return STOPPED
         with self._guard:
             job = self._executor.submit(Job(), dict(order))
+            _remove_links(job.paths.folder)
         rows = NewRows(RunDir(Path(order["path"])).history)
         ended: dict[str, Any] | None = None
         while not job.done():
@@ -78,8 +80,8 @@ class SlurmHand:
         except Exception as error:  # submitit's own errors, or those of unpickling
             return {
                 "state": "failed",
-                "reason": f"job {job.job_id} gave no result: {str(error).splitlines()[-1]}",
-                "hint": f"see {job.paths.stderr}",
+                "reason": f"job {job.job_id} gave no result (state {job.state}): {str(error).splitlines()[-1]}",
+                "hint": f"see {job.paths.stderr}; a job that ran out of memory needs a larger --slurm mem=",
             }
         return outcome
 
@@ -102,6 +104,13 @@ class SlurmHand:
 
     def close(self) -> None:
         """Nothing is left behind but submitit's logs."""
+
+
+def _remove_links(folder: Path) -> None:
+    """Remove the links to job scripts that submitit leaves for reference: a study with links in it is refused."""
+    for script in folder.glob(".submission_file_*.sh"):
+        if is_link(script):
+            script.unlink()
 
 
 def slurm_crew(

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from hftune.config.section import Section
 from hftune.errors import HftuneError
+from hftune.files import checked_name
 from hftune.runs.group import seed_path
 from hftune.suggest import did_you_mean
 
@@ -32,8 +33,12 @@ class Stage(Section):
 
 
 def stage_path(study: Path, stage: str, seed: int) -> Path:
-    """Where the run of a stage lies."""
-    return seed_path(study / FOLDER / stage, seed)
+    """The folder of the run of a stage.
+
+    Raises:
+        HftuneError: The name of the stage is not the name of a folder.
+    """
+    return seed_path(study / FOLDER / checked_name(stage, "before:"), seed)
 
 
 def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def collect(paths: Sequence[Path]) -> list[System]:
         HftuneError: A folder holds no run, a run is not complete, or one is named twice.
     """
     if len(paths) == 1 and is_study(paths[0]):
-        return of_study(StudyDir(paths[0]))
+        return of_study(StudyDir.open(paths[0]))
     runs = list({run.path.resolve(): run for path in paths for run in _runs_at(path)}.values())
     for run in runs:
         if not run.complete:
@@ -123,9 +123,9 @@ def _item_score(row: dict[str, Any], metric: str) -> float:
 
 def _runs_at(path: Path) -> list[RunDir]:
     if is_run(path):
-        return [RunDir(path)]
+        return [RunDir.open(path)]
     if is_study(path):
-        return [run for system in of_study(StudyDir(path)) for run in system.runs]
+        return [run for system in of_study(StudyDir.open(path)) for run in system.runs]
     return seed_runs(path) or [RunDir.open(path)]
 
 

@@ -9,15 +9,12 @@ import csv
 import io
 from typing import Any
 
-from hftune.escapes import visible
+from hftune.escapes import spreadsheet_cell
 from hftune.evaluation.significance import Estimate
 from hftune.hub.markdown import inline
 from hftune.runs.wording import baseline_name, duration, score_name
 from hftune.studies.compare import Compared, Row
 from hftune.studies.cross import crossed
-
-# What makes a spreadsheet take a cell for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def score_text(found: Estimate | None) -> str:
@@ -121,4 +118,4 @@ def _cell(value: Any) -> Any:
     """A text that a spreadsheet would compute is marked as text; numbers stay numbers."""
     if not isinstance(value, str):
         return value
-    return f"'{visible(value)}" if value.startswith(_FORMULA) else visible(value)
+    return spreadsheet_cell(value)

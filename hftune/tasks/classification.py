@@ -12,7 +12,7 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedMode
 from hftune import data as datasets
 from hftune import methods
 from hftune.config.data import LabelledData
-from hftune.config.model import ModelSection
+from hftune.config.model import NO_TRUST, ModelSection, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import ClassifyTask
@@ -27,11 +27,13 @@ from hftune.models.load import LoadedModel, load_config, load_sequence_classifie
 from hftune.models.positions import check_length
 from hftune.runs.naming import public_name
 from hftune.tasks.classification_loss import ClassificationLoss, class_weights
+from hftune.tasks.many_labels import check_memory, listed_labels, untrained_guess
 from hftune.tasks.rows import Encoded, TokenisedRows, cut_note
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.tasks.token_cache import kept
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Listener, counting
+from hftune.training.room import free_memory
 
 PROBE_ROWS = 8
 TOGETHER = 4096
@@ -117,9 +119,9 @@ class Classification:
         return _probe_outputs(self._classifier(model, tokenizer, names, "text_pair" in rows[0]), rows)
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder, which knows its own labels and lengths."""
-        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+        section = ModelSection(name=str(folder), **trust)
         return _probe_outputs(Classifier.load(str(folder), section=section), rows)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
@@ -129,14 +131,16 @@ class Classification:
             folder,
             base=recipe.model,
             base_model=public_name(recipe.model.name),
+            base_revision=recipe.model.revision,
             method=recipe.method.kind,
             data=public_name(data.source),
         )
 
-    def evaluate(self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener) -> Evaluation:
+    def evaluate(
+        self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+    ) -> Evaluation:
         """Score the saved classifier on each split that has labels, and list what it says of every row."""
-        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
-        classifier = Classifier.load(str(folder), section=section)
+        classifier = Classifier.load(str(folder), section=ModelSection(name=str(folder), **trust))
         scores: dict[str, dict[str, Any]] = {}
         predictions, logits = {}, {}
         for name in splits:
@@ -168,7 +172,8 @@ class Classification:
                 f"data.truncate is {self.data_section.truncate!r}, but {data.source} has one text a row, not pairs",
                 hint="leave data.truncate out, or name the second text with --pair-column",
             )
-        scores = self._metrics(data.labels)(_untrained_guess(data))
+        check_memory(data, free_memory())
+        scores = self._metrics(data.labels)(untrained_guess(data))
         choices = {*scores, "loss"}
         if section.select_by not in choices:
             raise HftuneError(
@@ -213,7 +218,10 @@ class Classification:
 def prediction_rows(
     rows: Sequence[Mapping[str, Any]], logits: np.ndarray, labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One line of predictions a row: text, gold, the label by name, and every probability by label name."""
+    """One line of predictions a row: text, gold, the label by name, and probabilities by label name.
+
+    All of them, or with very many labels the highest ones: every one of 1,000 for each row would be gigabytes.
+    """
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     probabilities = shifted / shifted.sum(axis=1, keepdims=True)
     result = []
@@ -224,9 +232,8 @@ def prediction_rows(
         if "label" in row:
             line["gold"] = labels[row["label"]] if row["label"] >= 0 else None
         line["label"] = labels[int(logits[index].argmax())]
-        line["probabilities"] = {
-            label: round(float(value), 6) for label, value in zip(labels, probabilities[index], strict=True)
-        }
+        listed = listed_labels(probabilities[index], row.get("label", -1))
+        line["probabilities"] = {labels[place]: round(float(probabilities[index, place]), 6) for place in listed}
         result.append(line)
     return result
 
@@ -257,9 +264,3 @@ def _first_collapse(
         if reason:
             return f"{name}: {reason}"
     return None
-
-
-def _untrained_guess(data: Splits) -> EvalPrediction:
-    """A made-up outcome on dev: runs every metric once, so that a missing one is told before training."""
-    gold = np.asarray(data.dev["label"])
-    return EvalPrediction(predictions=np.eye(len(data.labels), dtype=np.float32)[gold], label_ids=gold)

@@ -65,9 +65,11 @@ def _weight(setting: Mapping[str, float], label: str) -> float:
 
 
 def _refuse_unknown(setting: Mapping[str, float], labels: Sequence[str]) -> None:
-    unknown = [label for label in setting if label not in labels]
+    known = set(labels)
+    unknown = [label for label in setting if label not in known]
     if unknown:
+        shown = ", ".join(labels[:20]) + (f" … {len(labels):,} in all" if len(labels) > 20 else "")
         raise HftuneError(
-            f"task.class_weights names {unknown[0]!r}, which is not a label of the data ({', '.join(labels)})",
+            f"task.class_weights names {unknown[0]!r}, which is not a label of the data ({shown})",
             hint=did_you_mean(unknown[0], labels) or "use the label names as the data has them",
         )

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune import data as datasets
 from hftune.config.data import JointData
+from hftune.config.model import NO_TRUST, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import JointTask
@@ -157,13 +158,12 @@ class Joint(Classification):
         return {**said, "mlm": fill_probe(model, tokenizer, rows)} if self.active else said
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
-        said = Classification.reload_outputs(folder, rows, trust_remote_code)
+        said = Classification.reload_outputs(folder, rows, trust)
         if not (folder / BESIDE).is_dir():
             return said
-        tokenizer = AutoTokenizer.from_pretrained(folder / BESIDE)
-        return {**said, "mlm": fill_probe(reload_masked_lm(folder / BESIDE), tokenizer, rows)}
+        return {**said, "mlm": fill_probe(*reload_masked_lm(folder / BESIDE), rows)}
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
         """A plain sequence classifier, and below it the masked language model."""

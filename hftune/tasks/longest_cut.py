@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hftune.config.model import NO_TRUST
 from hftune.config.recipe import Recipe
 from hftune.config.task import SpanTask
 from hftune.errors import HftuneError
@@ -34,7 +35,7 @@ def seen_parts(recipe: Recipe, texts: Sequence[str], saved: Path | None = None) 
     if not isinstance(task, SpanTask) or task.window == "anywhere":
         return texts
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
-    model = recipe.model.model_copy(update={"trust_remote_code": False, "allow_pickle": False})
+    model = recipe.model.model_copy(update={**NO_TRUST})
     if model.from_scratch and model.tokenizer is None and saved is not None and saved.is_dir():
         model = model.model_copy(update={"tokenizer": str(saved)})
     tokenizer = load_tokenizer(model, texts)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune import data as datasets
 from hftune.config.data import CorpusData
+from hftune.config.model import NO_TRUST, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import MlmTask
@@ -117,9 +118,9 @@ class MaskedLanguageModel:
         return {"mlm": fill_probe(model, tokenizer, rows)}
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
-        return {"mlm": fill_probe(reload_masked_lm(folder), AutoTokenizer.from_pretrained(folder), rows)}
+        return {"mlm": fill_probe(*reload_masked_lm(folder), rows)}
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
         """Weights and tokenizer: what ``fill-mask`` loads."""
@@ -127,14 +128,17 @@ class MaskedLanguageModel:
         facts = {
             "task": self.recipe.task.kind,
             "base_model": public_name(self.recipe.model.name),
+            "base_revision": self.recipe.model.revision,
             "method": self.recipe.method.kind,
             "data": public_name(data.source),
         }
         write_json(folder / CARD, facts)
 
-    def evaluate(self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener) -> Evaluation:
+    def evaluate(
+        self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+    ) -> Evaluation:
         """Score the saved model on each split, masked always in the same way."""
-        model, tokenizer = reload_masked_lm(folder), AutoTokenizer.from_pretrained(folder)
+        model, tokenizer = reload_masked_lm(folder)
         scores: dict[str, dict[str, Any]] = {}
         for split in splits:
             rows = self._masked(data, split, tokenizer)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hftune.config.model import ModelSection
+from hftune.config.model import ModelSection, Trust
 from hftune.models.causal import load_saved_lm
 from hftune.models.positions import max_positions
 
@@ -33,8 +33,8 @@ def next_logits(
     return {"logits": logits}
 
 
-def saved_next_logits(folder: Path, rows: Sequence[Mapping[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+def saved_next_logits(folder: Path, rows: Sequence[Mapping[str, Any]], trust: Trust) -> dict[str, Any]:
     """The same from the saved folder."""
-    section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+    section = ModelSection(name=str(folder), **trust)
     model, tokenizer, _ = load_saved_lm(str(folder), section, "cpu")
     return next_logits(model, tokenizer, rows)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.config.data import QuestionData
-from hftune.config.model import ModelSection
+from hftune.config.model import NO_TRUST, ModelSection, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.data.questions import Questions, QuestionSplits, load_questions, read_text
@@ -113,9 +113,9 @@ class QuestionAnswering:
         return found
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
-        section = ModelSection(name=str(folder), trust_remote_code=trust_remote_code)
+        section = ModelSection(name=str(folder), **trust)
         return _probe_outputs(Answerer.load(str(folder), section), rows)
 
     def save(
@@ -128,13 +128,16 @@ class QuestionAnswering:
         Answerer(model, tokenizer, max(SLACK * max(lengths), spelled)).save(
             folder,
             base_model=public_name(self.recipe.model.name),
+            base_revision=self.recipe.model.revision,
             method=self.recipe.method.kind,
             data=public_name(data.source),
         )
 
-    def evaluate(self, folder: Path, data: QuestionSplits, splits: Sequence[str], listener: Listener) -> Evaluation:
+    def evaluate(
+        self, folder: Path, data: QuestionSplits, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+    ) -> Evaluation:
         """Let the saved model answer each split; score those whose answers are known."""
-        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
+        section = ModelSection(name=str(folder), **trust)
         answerer = Answerer.load(str(folder), section)
         seen = Seen.of(self.recipe.model, self.section, data.train.questions)
         for note in seen.notes:

@@ -12,7 +12,7 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.config.data import CorpusData
-from hftune.config.model import ModelSection
+from hftune.config.model import NO_TRUST, ModelSection, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import SpanTask
@@ -134,9 +134,9 @@ class SpanCorruption:
         return next_logits(model, tokenizer, rows)
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> dict[str, Any]:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
-        return saved_next_logits(folder, rows, trust_remote_code)
+        return saved_next_logits(folder, rows, trust)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
         """Weights, code and tokenizer: what transformers loads, and `hftune finetune --from` goes on with."""
@@ -147,13 +147,16 @@ class SpanCorruption:
             folder,
             task=recipe.task.kind,
             base_model=public_name(recipe.model.name),
+            base_revision=recipe.model.revision,
             method=recipe.method.kind,
             data=public_name(data.source),
         )
 
-    def evaluate(self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener) -> Evaluation:
+    def evaluate(
+        self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+    ) -> Evaluation:
         """Score the saved model on each split, and let it write the spans of some documents."""
-        section = ModelSection(name=str(folder), trust_remote_code=self.recipe.model.trust_remote_code)
+        section = ModelSection(name=str(folder), **trust)
         model, tokenizer, _ = load_saved_lm(str(folder), section)
         self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         self._warn_of_unknown(data, splits, tokenizer)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hftune.config.model import NO_TRUST, Trust
 from hftune.config.recipe import Recipe
 from hftune.models.load import LoadedModel
 from hftune.training.inputs import TrainingInputs
@@ -83,11 +84,20 @@ class Task(Protocol[Data]):
         """What the model in memory says of the probe rows: numbers and names that JSON can carry."""
 
     @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust_remote_code: bool) -> Any:
+    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> Any:
         """The same from the saved artefact; called in a fresh process."""
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Data, folder: Path) -> None:
         """Write the artefact that is published."""
 
-    def evaluate(self, folder: Path, data: Data, splits: Sequence[str], listener: Listener) -> Evaluation:
+    def evaluate(
+        self, folder: Path, data: Data, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+    ) -> Evaluation:
         """Score the saved artefact: the numbers belong to what is published, not to what was in memory."""
+
+
+def scored_baselines(
+    task: Task[Any], recipe: Recipe, data: Any, splits: Iterable[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What simple systems score, unless the recipe leaves them out."""
+    return task.baselines(data, list(splits)) if recipe.task.baselines else {}

@@ -18,11 +18,12 @@ from transformers.integrations.integration_utils import (
 )
 from transformers.utils import is_torch_tf32_available
 
+from hftune.child_process import ISA_VARIABLE
 from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
+from hftune.machine import cpu_trial
 from hftune.suggest import did_you_mean
 from hftune.training.extra import checked_extra
-from hftune.training.formats import has_fast_bf16
 from hftune.training.launch import on_cpu
 
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "muon": "adamw_torch_fused"}
@@ -59,6 +60,10 @@ def make_arguments(
     notes: list[str] = []
     _refuse_compiling_unasked(section)
     chosen = number_format(section.precision, cpu=cpu, launcher=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
+    if cpu and section.extra.get("bf16_full_eval"):
+        number_format("bf16", cpu=cpu)  # refused where bf16 does not work
+    if chosen == "bf16" and cpu and not cpu_trial("bf16").pays:
+        notes.append(f"{cpu_trial('bf16')}; train.precision=auto would train in fp32")
     fields = {
         **_rhythm(section),
         "bf16": chosen == "bf16",
@@ -146,7 +151,7 @@ def _refuse_compiling_unasked(section: TrainSection) -> None:
 
 
 def number_format(precision: str, *, cpu: bool, launcher: str = "no") -> str:
-    """fp32, bf16 or fp16: the number format of the forward pass.
+    """fp32, bf16 or fp16: the number format of the forward pass. On a CPU, bf16 is tried before it is used.
 
     Args:
         precision: The recipe's ``train.precision``.
@@ -154,7 +159,7 @@ def number_format(precision: str, *, cpu: bool, launcher: str = "no") -> str:
         launcher: The launch config's mixed_precision, which Trainer would take in silence; auto follows it.
 
     Raises:
-        HftuneError: The device has no such arithmetic, or the launch config says something else.
+        HftuneError: It does not work on this device, or the launch config says something else.
     """
     if launcher != "no" and launcher != precision:
         if precision != "auto" or launcher not in ("bf16", "fp16"):
@@ -165,19 +170,18 @@ def number_format(precision: str, *, cpu: bool, launcher: str = "no") -> str:
         precision = launcher
     if precision == "auto":
         return "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
-    lacking = None
+    lacking, hint = None, "use train.precision=auto: fp32 on a CPU, bf16 on a GPU that has it"
     if precision == "bf16" and cpu:
-        native = has_fast_bf16(torch.device("cpu"))
-        lacking = None if native else "this CPU computes bf16 in software, many times slower than fp32"
+        trial = cpu_trial("bf16")
+        lacking = None if trial.works else str(trial)
+        if trial.works_with:
+            hint += f", or set {ISA_VARIABLE}={trial.works_with} for the whole command"
     elif precision == "bf16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported(False):
         lacking = f"{torch.cuda.get_device_name()} has no bf16"
     elif precision == "fp16" and cpu:
         lacking = "mixed fp16 needs a GPU"
     if lacking:
-        raise HftuneError(
-            f"train.precision is {precision!r}, but {lacking}",
-            hint="use train.precision=auto, which takes the fastest format that the device has",
-        )
+        raise HftuneError(f"train.precision is {precision!r}, but {lacking}", hint=hint)
     return precision
 
 
@@ -191,7 +195,7 @@ def _can_compile(cpu: bool, notes: list[str]) -> bool:
 
 def has_compiler() -> bool:
     """Whether there is a C++ compiler, which torch.compile needs for a CPU."""
-    return any(shutil.which(name) for name in ("g++", "c++", "clang++"))
+    return any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
 
 
 def _trackers(names: tuple[str, ...]) -> list[str]:

@@ -14,6 +14,7 @@ from transformers import logging as transformers_logging
 
 from hftune.config.train import TrainSection
 from hftune.errors import HftuneError
+from hftune.machine import bf16_pays
 from hftune.training import dropout, weights
 from hftune.training.arguments import make_arguments
 from hftune.training.autobatch import Sizes, sizes_that_fit
@@ -23,7 +24,7 @@ from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
 from hftune.training.decay import adamw_for
 from hftune.training.inputs import TrainingInputs
-from hftune.training.launch import agreed, share_cores
+from hftune.training.launch import agreed, share_cores, smallest
 from hftune.training.matrices import block_matrices
 from hftune.training.muon import muon_for
 from hftune.training.progress import Listener, Silent
@@ -120,7 +121,7 @@ def _made(
         clock=clock,
         listener=listener,
         callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
-        optimizer=_optimizer(section, model, decay_embeddings=inputs.decay_embeddings),
+        optimizer=_optimizer(section, model, arguments.device.type, decay_embeddings=inputs.decay_embeddings),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(trainer.history)
@@ -131,7 +132,7 @@ def _made(
 
 
 def _optimizer(
-    section: TrainSection, model: torch.nn.Module, *, decay_embeddings: bool
+    section: TrainSection, model: torch.nn.Module, device: str, *, decay_embeddings: bool
 ) -> tuple[Any, dict[str, Any]] | None:
     """Trainer's optimizer_cls_and_kwargs, or None for its own AdamW."""
     settings = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
@@ -139,8 +140,10 @@ def _optimizer(
         return None if decay_embeddings else ((lambda: adamw_for), settings)
     block_matrices(model)  # what can't be told apart is said before anything is written
     momentum = {} if section.momentum is None else {"momentum": section.momentum}
+    # The fastest precision that works. Every process computes the same step, so all must take the same one.
+    bf16 = bool(smallest(int(bf16_pays(device))))
     # Trainer calls the first with nothing, and what it gets from that with the model and the settings.
-    return (lambda: muon_for), {**settings, **momentum}
+    return (lambda: muon_for), {**settings, **momentum, "bf16": bf16}
 
 
 def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:

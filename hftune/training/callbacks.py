@@ -64,7 +64,7 @@ class History(TrainerCallback):  # type: ignore[misc]
     def sync(self) -> None:
         """Make the rows as durable as the checkpoint that is about to be sealed."""
         if self.path.is_file():
-            with self.path.open("a") as file:
+            with self.path.open("ab") as file:
                 os.fsync(file.fileno())
 
     def on_log(

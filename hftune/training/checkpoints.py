@@ -3,27 +3,37 @@ for the newest one that can be trusted.
 
 A checkpoint is written into a hidden staging folder; each file is synced and hashed; the manifest, with the hashes and
 the settings that must not change, is written last; then the folder is renamed into place. A folder that was hurt later
-is found out by its hashes, passed over, and never counted when old checkpoints are removed.
+is found out by its hashes, passed over, and never counted when old checkpoints are removed. A folder without a manifest
+of ours is not loaded and never removed: whoever put it there may need it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hftune import pickles
 from hftune.errors import HftuneError, RunFailed
 from hftune.files import disk_is_full, read_json, sha256, share, write_json
+from hftune.portability import sync
 
 MANIFEST = "manifest.json"
+PICKLES = ("*.pt", "*.pth", "*.bin")
+"""States of optimizer, scheduler, scaler and random generators, as Trainer, accelerate and DeepSpeed save them."""
+NOT_READ = "training_args.bin"
+"""Trainer writes it and nothing reads it."""
+METADATA = "*.metadata"
+"""The index of a state that FSDP saved in shards: .metadata, or __0.metadata of one process, which torch reads too."""
 PREFIX = "checkpoint-"
 STAGING = ".staging"
 REMOVED = ".removed-"
+UNKNOWN = "-unknown"
+"""Added to the name of a folder that is not ours and has the name of a checkpoint that is about to be saved."""
 SHOWN_VALUE = 24
 LEAST_SPACE = 1 << 16
 """A disk with less is full, whatever a library says about why it could not write."""
@@ -52,11 +62,11 @@ def fault(path: Path) -> str | None:
 
 def _first_fault(path: Path) -> str | None:
     if not (path / MANIFEST).is_file():
-        return f"{MANIFEST} is missing"
+        return f"{MANIFEST} is missing, so hftune did not save it; it is left as it is"
     try:
         files = read_manifest(path)["files"]
     except ValueError:
-        return f"{MANIFEST} is not as it was saved"
+        return f"{MANIFEST} is not as it was saved, so the folder may not be hftune's; it is left as it is"
     for name, sealed in files.items():
         file = path / name
         if not file.is_file():
@@ -66,6 +76,15 @@ def _first_fault(path: Path) -> str | None:
         if sha256(file) != sealed["sha256"]:
             return f"{name} is not as it was saved"
     return None
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder has a manifest with our seal, even if other files are damaged; only such folders are removed."""
+    try:
+        read_manifest(path)
+    except ValueError:
+        return False
+    return True
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -124,6 +143,25 @@ def refuse_changed(path: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_unsafe(path: Path) -> None:
+    """Refuse a checkpoint with a pickle that holds more than tensors and numbers: reading it could run code.
+
+    Checksums are no protection: an author of a changed file can also write its checksum.
+
+    Raises:
+        HftuneError: Names the file.
+    """
+    faults = {file: pickles.metadata_fault(file) for file in path.rglob(METADATA)}
+    for pattern in PICKLES:
+        with pickles.weights_only():
+            faults |= {file: pickles.fault(file) for file in path.rglob(pattern) if file.name != NOT_READ}
+    for file, reason in sorted(faults.items()):
+        if reason:
+            raise pickles.refused(
+                file, reason, hint="this checkpoint was not written by hftune: don't resume it, start a new run"
+            )
+
+
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted name, so that of many fingerprints only the one that differs is shown."""
     found: dict[str, Any] = {}
@@ -164,7 +202,7 @@ class Checkpoints:
         for staged in listed(self.staging):
             if not self.at(step_of(staged)).exists() and fault(staged) is None:
                 staged.rename(self.at(step_of(staged)))
-                _sync(self.directory)
+                sync(self.directory)
         self.clear()
 
     def clear(self) -> None:
@@ -186,27 +224,31 @@ class Checkpoints:
             "step": step,
             "best": best,
             "settings": dict(self.settings),
-            "files": {str(p.relative_to(staged)): _sealed(p) for p in files},
+            "files": {p.relative_to(staged).as_posix(): _sealed(p) for p in files},
         }
         for folder in {p.parent for p in files}:
-            _sync(folder)
+            sync(folder)
         write_json(staged / MANIFEST, {**manifest, "seal": _seal(manifest)})
-        _sync(staged)
-        if self.at(step).exists():
+        sync(staged)
+        if is_ours(self.at(step)):
             self._remove(self.at(step))
+        elif self.at(step).exists():
+            self._move_aside(self.at(step))
         staged.rename(self.at(step))
-        _sync(self.directory)
+        sync(self.directory)
         self.staging.rmdir()
 
     def rotate(self, best: int | None, broken: Collection[str] = ()) -> None:
         """Remove the oldest checkpoints beyond ``keep``; the newest, the best and the broken are apart from the count.
 
+        Folders that are not ours are neither counted nor removed.
+
         Args:
             best: Step of the best checkpoint, which always stays.
             broken: Names of checkpoints known to be broken: they are no use, go at once and are not counted.
         """
-        paths = listed(self.directory)
-        useless = [p for p in paths if p.name in broken or not (p / MANIFEST).is_file()]
+        paths = [p for p in listed(self.directory) if is_ours(p)]
+        useless = [p for p in paths if p.name in broken]
         whole = [p for p in paths if p not in useless]
         # The best comes first in line, then the newest: with keep=1 both stay, since resume needs the newest.
         wanted = sorted(whole, key=lambda p: (step_of(p) != best, -step_of(p)))[: self.keep]
@@ -231,6 +273,13 @@ class Checkpoints:
             hint="mend the cause, then go on with --resume",
         )
 
+    def _move_aside(self, path: Path) -> None:
+        """Rename what is not ours, to a name that nothing has."""
+        number = 1
+        while (aside := path.with_name(f"{path.name}{UNKNOWN}{f'-{number}' if number > 1 else ''}")).exists():
+            number += 1
+        path.rename(aside)
+
     def _remove(self, path: Path) -> None:
         # Renamed first, so that a process killed halfway leaves nothing that looks like a checkpoint.
         gone = path.rename(self.directory / f"{REMOVED}{path.name}")
@@ -243,13 +292,5 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 def _sealed(path: Path) -> dict[str, Any]:
     share(path)
-    _sync(path)
+    sync(path)
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -65,7 +65,7 @@ OURS = {
     "load_best_model_at_end": "the best checkpoint on dev is always restored",
     "save_only_model": "a checkpoint without its optimizer does not resume",
     "save_on_each_node": "one process writes checkpoints",
-    "enable_jit_checkpoint": "hftune saves on SIGTERM, SIGINT and SIGUSR1 itself",
+    "enable_jit_checkpoint": "hftune saves on SIGTERM, SIGINT, SIGHUP and SIGUSR1 itself",
     "logging_nan_inf_filter": "a non-finite loss always stops the run",
     "auto_find_batch_size": "it changes what an update is made of; train.auto_batch keeps the rows of each",
     "dataloader_drop_last": "every training row counts",

@@ -11,11 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.training.checkpoints import fault, listed, newest_complete, read_manifest, refuse_changed, step_of
+from hftune.pickles import weights_only
+from hftune.training.checkpoints import (
+    fault,
+    listed,
+    newest_complete,
+    read_manifest,
+    refuse_changed,
+    refuse_unsafe,
+    step_of,
+)
 from hftune.training.memory import out_of_memory, peak_memory
+from hftune.training.saved_state import check_saved_state
 from hftune.training.stopping import stopped
 from hftune.training.trainer import HftuneTrainer
 from hftune.training.utilisation import model_flops_utilisation
@@ -89,7 +99,7 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
     # Each process drops out other units; a checkpoint brings its own random state.
     set_seed(trainer.args.seed + trainer.args.process_index)
     try:
-        with trainer.stop.listening(), out_of_memory(*_what_to_lower(trainer)):
+        with trainer.stop.listening(), out_of_memory(*_what_to_lower(trainer)), weights_only():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except BaseException as error:
         if trainer.args.world_size > 1:
@@ -180,6 +190,9 @@ def _checkpoint(trainer: HftuneTrainer, resume: bool | Path) -> Path | None:
         found = None
     if found:
         refuse_changed(found, store.settings)
+        refuse_unsafe(found)
+        stops_early = any(isinstance(one, EarlyStoppingCallback) for one in trainer.callback_handler.callbacks)
+        check_saved_state(found, trainer.total_steps, stops_early=stops_early)
     return found
 
 

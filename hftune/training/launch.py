@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from accelerate.utils import get_int_from_env
 from transformers import set_seed
 
 from hftune.errors import HftuneError
+from hftune.portability import usable_cores
 from hftune.training.launcher import refuse_fewer_than_asked, threads_are_chosen
 
 logger = logging.getLogger(__name__)
@@ -163,6 +163,20 @@ def contact_is_lost(error: BaseException) -> bool:
     return isinstance(error, dist.DistBackendError) or any(words in str(error) for words in gone)
 
 
+def a_process_died() -> bool:
+    """Whether the launcher has fewer processes left on this machine than it started: it then ends the others."""
+    if local_world_size() == 1:
+        return False
+    try:
+        me = psutil.Process()
+        launcher = me.parent()
+        started = [] if launcher is None else launcher.children()
+        running = [one for one in started if one.status() != psutil.STATUS_ZOMBIE and one.cmdline() == me.cmdline()]
+        return len(running) < local_world_size()
+    except psutil.Error:
+        return False
+
+
 def share_cores() -> None:
     """Share the cores out among the processes of this machine; a number of threads that the user chose stays."""
     if not threads_are_chosen():
@@ -171,10 +185,8 @@ def share_cores() -> None:
 
 def threads_for(jobs: int) -> int:
     """CPU threads of each of so many jobs that share this machine: one a real core that this process may use."""
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if sys.platform == "linux":
-        cores = min(cores, len(os.sched_getaffinity(0)))
-    return max(1, cores // jobs)
+    usable = usable_cores()
+    return max(1, min(psutil.cpu_count(logical=False) or usable, usable) // jobs)
 
 
 def seed_everything(seed: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import psutil
 import torch
 
 from hftune.errors import RunFailed
+from hftune.portability import peak_resident_bytes
 
 LOWER_EVALUATION = "begin anew with a lower train.eval_batch_size, which gives the same scores, or with --auto-batch"
 
@@ -68,7 +68,7 @@ def _forget_own_peak() -> None:
     if sys.platform == "linux":
         try:
             ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, else it counts as held
-            (PROCESS / "clear_refs").write_text("5")  # sets the peak to what is held now
+            (PROCESS / "clear_refs").write_text("5", encoding="ascii")  # sets the peak to what is held now
         except (OSError, AttributeError) as error:  # a locked-down machine, or a C library without malloc_trim
             logger.debug("the peak of memory is that of the whole process: %s", error)
 
@@ -76,7 +76,7 @@ def _forget_own_peak() -> None:
 def peak_memory() -> int:
     """The most bytes held since ``forget_peak``: of the GPU where there is one, else of this process.
 
-    Where the system can't forget a peak (macOS), it is the peak since the process began.
+    Where the system can't forget a peak (macOS, Windows), it is the peak since the process began.
     """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
@@ -93,9 +93,9 @@ def measured(work: Callable[[], None]) -> int:
 
 
 def _own_peak() -> int:
-    status = PROCESS / "status"  # not there on macOS
-    lines = status.read_text().splitlines() if status.is_file() else []
+    status = PROCESS / "status"  # on Linux only
+    lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
     for line in lines:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_resident_bytes()

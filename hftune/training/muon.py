@@ -8,6 +8,7 @@ Made by ``hftune.training.trainer``. See Jordan et al. 2024 (Muon) and Liu et al
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from hftune.training.formats import has_fast_bf16
+from hftune.machine import cpu_trial
 from hftune.training.matrices import block_matrices
+
+logger = logging.getLogger(__name__)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the odd polynomial aσ + bσ³ + cσ⁵, as steep at 0 as it can be while it keeps [0, 1] bounded."""
@@ -69,16 +72,34 @@ def _product_of_steps(gram: Tensor, steps: int) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon for groups with ``parts``, AdamW for the others."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float = 0.95) -> None:
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float = 0.95, bf16: bool = False
+    ) -> None:
         """Take groups as ``muon_for`` makes them.
 
         Args:
             groups: Parameter groups, each with ``params`` and ``weight_decay``; ``parts`` and ``axis`` make it Muon's.
             lr: Learning rate of all groups.
             momentum: How much of the past a matrix's momentum keeps in a step.
+            bf16: Run the Newton-Schulz steps in bf16; in fp32 otherwise. It is a group setting, so that checkpoints
+                hold it and a resumed run computes as it began.
         """
-        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True, "parts": 0, "axis": 0}
+        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True, "parts": 0, "axis": 0, "bf16": bf16}
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, **settings})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a checkpoint's state; one from a machine where bf16 works is continued in fp32 elsewhere."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("bf16", False)
+        on_cpu = [one for one in self.param_groups if one["bf16"] and one["params"][0].device.type == "cpu"]
+        if on_cpu and not cpu_trial("bf16").works:
+            logger.warning(
+                "The checkpoint was made with Muon in bf16, which does not work on this CPU. Muon continues in fp32, "
+                "so results will differ slightly from an uninterrupted run."
+            )
+            for group in on_cpu:
+                group["bf16"] = False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -99,8 +120,8 @@ class Muon(torch.optim.Optimizer):
                 pieces = (one.chunk(group["parts"], group["axis"]) for one in (parameter, update))
                 for weight, wanted in zip(*pieces, strict=True):
                     matrices[_wide(weight).shape, weight.device].append((weight, wanted, group))
-        for (shape, device), equal in matrices.items():
-            self._move(equal, MATCH_ADAMW * math.sqrt(max(shape)), device)
+        for (shape, _), equal in matrices.items():
+            self._move(equal, MATCH_ADAMW * math.sqrt(max(shape)))
         return loss
 
     def _momenta(self, group: dict[str, Any], parameters: list[Tensor]) -> list[Tensor]:
@@ -114,10 +135,10 @@ class Muon(torch.optim.Optimizer):
         return list(torch._foreach_lerp(gradients, held, group["momentum"]))
 
     @staticmethod
-    def _move(equal: list[tuple[Tensor, Tensor, dict[str, Any]]], scale: float, device: torch.device) -> None:
+    def _move(equal: list[tuple[Tensor, Tensor, dict[str, Any]]], scale: float) -> None:
         """Orthogonalise matrices of one shape together, which fills the device better, and take the step."""
-        precision = torch.bfloat16 if has_fast_bf16(device) else torch.float32
-        stacked = torch.stack([_wide(update).to(precision) for _, update, _ in equal])
+        dtype = torch.bfloat16 if equal[0][2]["bf16"] else torch.float32  # the same in all groups
+        stacked = torch.stack([_wide(update).to(dtype) for _, update, _ in equal])
         for (weight, _, group), direction in zip(equal, orthogonalise(stacked), strict=True):
             turned = direction if weight.shape == direction.shape else direction.mT
             weight.mul_(1 - group["lr"] * group["weight_decay"])
@@ -149,7 +170,7 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.95) -> Muon:
+def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.95, bf16: bool = False) -> Muon:
     """Muon on the blocks' matrices, AdamW on the rest of what moves.
 
     Weight decay is for matrices: those of the blocks, and linear maps outside them. Norms, biases, embeddings and other
@@ -177,7 +198,7 @@ def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: floa
         chosen = [one for one in rest if (id(one) in maps) == belongs]
         if chosen:
             groups.append({"params": chosen, "weight_decay": decay})
-    return Muon(groups, lr=lr, momentum=momentum)
+    return Muon(groups, lr=lr, momentum=momentum, bf16=bf16)
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:

@@ -6,11 +6,12 @@ or a batch system sets limits that the machine's own figures do not show. Used b
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+from hftune.portability import memory_limits
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -29,15 +30,14 @@ def free_memory() -> int:
 def _within_limits() -> Iterator[int]:
     """What ``ulimit`` leaves: -v counts every address, -d what can be written to."""
     held = psutil.Process().memory_info()._asdict()
-    for limit, used in ((resource.RLIMIT_AS, held["vms"]), (resource.RLIMIT_DATA, held.get("data", held["rss"]))):
-        soft, _ = resource.getrlimit(limit)
-        if soft != resource.RLIM_INFINITY:
-            yield soft - used
+    used = {"address_space": held["vms"], "data": held.get("data", held["rss"])}
+    for name, limit in memory_limits().items():
+        yield limit - used[name]
 
 
 def _within_groups() -> Iterator[int]:
     """What the control groups of this process leave, its own and those above it (Docker, Kubernetes, Slurm)."""
-    lines = MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.is_file() else []
+    lines = MEMBERSHIP.read_text(encoding="utf-8").splitlines() if MEMBERSHIP.is_file() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         name = "memory" if "memory" in controllers.split(",") else controllers
@@ -53,10 +53,14 @@ def _within_groups() -> Iterator[int]:
 
 def _within_group(folder: Path, limit: str, use: str, cached: str) -> Iterator[int]:
     try:
-        most, used = (folder / limit).read_text().strip(), int((folder / use).read_text())
-        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        most, used = _text(folder / limit).strip(), int(_text(folder / use))
+        counts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     except (OSError, ValueError):
         return  # the root has no limit, and not every system shows every group
     if most.isdigit():
         # Files that were read stay in memory as long as there is room, and go as soon as there is not.
         yield int(most) - used + int(counts.get(cached, 0))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Stop requests from outside: Ctrl-C, SIGTERM and SIGUSR1 (Slurm's warning) ask, and the run stops at its next step.
+"""Stop requests from outside: Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 (Slurm's warning); the run stops after its step.
+
+Windows has no SIGUSR1 and no SIGHUP; Ctrl-Break takes the place of the first.
 
 ``hftune.training.fitting.fit`` listens while it trains; ``hftune.training.trainer`` looks at each step boundary. Before
 and after, where there is no step to wait for, ``hftune.opening`` ends the run with ``ending_at_once``.
@@ -14,8 +16,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from hftune.errors import Interrupted
+from hftune.portability import HANGUP, WARNING_SIGNAL
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, WARNING_SIGNAL, *HANGUP)
 
 
 class StopRequest:
@@ -56,8 +59,8 @@ def stopped(number: int, when: str) -> Interrupted:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end what is under way as Ctrl-C does: with a message, a code and everything closed."""
-    with _handled((signal.SIGTERM, signal.SIGUSR1), _end):
+    """Let SIGTERM, SIGUSR1 and SIGHUP end what is under way as Ctrl-C does: a message, a code, everything closed."""
+    with _handled((signal.SIGTERM, WARNING_SIGNAL, *HANGUP), _end):
         yield
 
 
@@ -71,9 +74,15 @@ def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    taken = [number for number in numbers if not _is_ignored_hangup(number)]
+    before = {number: signal.signal(number, handler) for number in taken}
     try:
         yield
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def _is_ignored_hangup(number: int) -> bool:
+    """Whether the user started the run with nohup, so that it survives a closed terminal."""
+    return number in HANGUP and signal.getsignal(number) is signal.SIG_IGN

@@ -8,6 +8,7 @@ Made by ``hftune.training.assembly.build``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,9 @@ from hftune.training.launch import Launched, local_world_size
 from hftune.training.memory import LOWER_EVALUATION, out_of_memory
 from hftune.training.progress import Listener
 from hftune.training.sampler import RankBatches
+from hftune.training.saved_state import PROGRESS
 from hftune.training.sharded import ShardedTrainer
 from hftune.training.stopping import StopRequest, stopped
-
-PROGRESS = "progress.json"
-"""What Trainer's own state leaves out: the loss since the last log row, the time spent, whether training is over."""
 
 
 class HftuneTrainer(ShardedTrainer):
@@ -223,6 +222,12 @@ class HftuneTrainer(ShardedTrainer):
         if self.state.best_global_step:
             self.state.best_model_checkpoint = str(self.checkpoints.at(self.state.best_global_step))
         return where
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, as Trainer will count them."""
+        stated: int = self.args.max_steps
+        return stated if stated > 0 else ceil(self.args.num_train_epochs * self.batches.updates)
 
     def restore_progress(self, checkpoint: Path | None) -> None:
         """Take up what ``progress.json`` holds. Called when Trainer has just reset it, at the start of training."""

@@ -72,6 +72,10 @@ class Call:
     def repo(self, *, write: bool = False) -> Repo:
         """The repository the path names, if this user may see it and, for `write`, change it."""
         kind: RepoKind = _KINDS[self.named.get("kind") or "models"]
+        if renamed := self.store.renamed.get((kind, self.named["repo"])):
+            # As the Hub does: a temporary redirect to the same path under the new name.
+            path = self.request.path.replace(f"/{self.named['repo']}", f"/{renamed}", 1)
+            raise RefusedError(307, f"Repository was renamed to {renamed}", headers={"Location": path})
         found = self.store.repos.get((kind, self.named["repo"]))
         mine = found is not None and self.user is not None and self.user.name == found.namespace
         if found is None or (found.private and not mine):
@@ -79,6 +83,16 @@ class Call:
         if write:
             self.check_write(found.namespace)
         return found
+
+    def check_gate(self, repo: Repo) -> None:
+        """Refuse the files of a gated repository to an account without access; its description is public."""
+        mine = self.user is not None and self.user.name in (repo.namespace, *repo.members)
+        if not repo.gated or mine:
+            return
+        restricted = f"Access to {repo.kind} {repo.repo_id} is restricted"
+        if self.user is None:
+            raise RefusedError(401, f"{restricted}. You must have access to it and be authenticated.", "GatedRepo")
+        raise RefusedError(403, f"{restricted} and you are not in the authorized list.", "GatedRepo")
 
     def check_write(self, namespace: str) -> User:
         """The user, if their token may write under `namespace`."""

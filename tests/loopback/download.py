@@ -10,7 +10,9 @@ from urllib.parse import parse_qs, unquote
 
 from .call import Call, RefusedError, Reply, json_reply
 from .card import card_data
-from .store import Blob, Commit
+from .store import CONVERSIONS, Blob, Commit
+
+_UNGATED = ("README.md", ".gitattributes")
 
 
 def whoami(call: Call) -> Reply:
@@ -55,7 +57,7 @@ def repo_info(call: Call) -> Reply:
             "author": repo.namespace,
             "sha": commit.oid,
             "private": repo.private,
-            "gated": False,
+            "gated": "manual" if repo.gated else False,
         },
         **{
             "disabled": False,
@@ -111,11 +113,16 @@ def paths_info(call: Call) -> Reply:
 
 
 def refs(call: Call) -> Reply:
-    branches = [
-        {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit.oid}
-        for name, commit in call.repo().branches.items()
-    ]
-    return json_reply({"branches": branches, "converts": [], "tags": []})
+    branches, converts, pulls = [], [], []
+    for name, commit in call.repo().branches.items():
+        if name.startswith(CONVERSIONS):
+            converts.append({"name": name.removeprefix(CONVERSIONS), "ref": name, "targetCommit": commit.oid})
+        elif name.startswith("refs/pr/"):
+            pulls.append({"name": name, "ref": name, "targetCommit": commit.oid})
+        else:
+            branches.append({"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit.oid})
+    asked = {"pullRequests": pulls} if "include_prs" in call.query else {}
+    return json_reply({"branches": branches, "converts": converts, "tags": [], **asked})
 
 
 def commits(call: Call) -> Reply:
@@ -135,13 +142,15 @@ def commits(call: Call) -> Reply:
 
 
 def auth_check(call: Call) -> Reply:
-    call.repo(write=call.named.get("revision") == "write")
+    call.check_gate(call.repo(write=call.named.get("revision") == "write"))
     return json_reply({})
 
 
 def resolve(call: Call) -> Reply:
-    commit = call.commit(call.repo())
+    commit = call.commit(repo := call.repo())
     path = unquote(call.named["path"])
+    if path not in _UNGATED:
+        call.check_gate(repo)
     marks = {"X-Repo-Commit": commit.oid}
     blob = commit.files.get(path)
     if blob is None:

@@ -57,6 +57,7 @@ LFS_PATTERNS = (
     "saved_model/**/*",
     "*tfevents*",
 )
+CONVERSIONS = "refs/convert/"
 LFS_SIZE = 10 * 1024 * 1024
 _ATTRIBUTES = "".join(f"{pattern} filter=lfs diff=lfs merge=lfs -text\n" for pattern in LFS_PATTERNS).encode()
 
@@ -139,6 +140,8 @@ class Repo:
     repo_id: str
     kind: RepoKind
     private: bool
+    gated: bool = False
+    members: set[str] = field(default_factory=set)  # accounts that have access to a gated repository
     created: str = field(default_factory=_now)
     branches: dict[str, Commit] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -157,7 +160,7 @@ class Repo:
         return self.repo_id if self.kind == "model" else f"{self.kind}s/{self.repo_id}"
 
     def resolve(self, revision: str) -> Commit | None:
-        """The commit that a branch name, refs/heads/name or commit hash stands for."""
+        """The commit that a branch name, refs/heads/name, refs/pr/number or commit hash stands for."""
         return self.branches.get(revision.removeprefix("refs/heads/")) or self.commits.get(revision)
 
     def commit(self, branch: str, files: Mapping[str, Blob], title: str, message: str, author: str) -> Commit:
@@ -180,6 +183,7 @@ class Store:
     users: dict[str, User] = field(default_factory=dict)  # by token
     repos: dict[tuple[RepoKind, str], Repo] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)  # large objects by SHA-256
+    renamed: dict[tuple[RepoKind, str], str] = field(default_factory=dict)  # old id to new id
 
     def add_user(self, name: str, role: Role) -> User:
         """A new account; its token looks like a real one and is different in every hub."""
@@ -196,8 +200,9 @@ class Store:
             contents = dict(folder)
         if not contents:
             raise ValueError(f"nothing to put into {repo.repo_id}: {folder} holds no file")
-        head = repo.branches.get(branch) or repo.branches["main"]
-        files = dict(head.files)
+        # The Hub's own conversions share no history and no files with main.
+        head = repo.branches.get(branch) or (None if branch.startswith(CONVERSIONS) else repo.branches["main"])
+        files = dict(head.files) if head is not None else {".gitattributes": Blob(_ATTRIBUTES, lfs=False)}
         for path, content in contents.items():
             files[path] = Blob(content, lfs=goes_to_lfs(path, len(content)))
             if files[path].lfs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from hftune.runs.plots import confusion as draw_confusion
 from hftune.runs.wording import percent
 
 MOST_CONFUSIONS = 12
+DRAWN_LABELS = 200
+"""Labels of the largest matrix that is drawn: a matrix of 100,000 would take 80 GB, and no page could show it."""
 
 
 def confusion(facts: RunFacts) -> Section | None:
@@ -22,13 +25,15 @@ def confusion(facts: RunFacts) -> Section | None:
     rows = facts.answered(split) if split else []
     if split is None or not rows or not facts.labels:
         return None
-    counts = count(rows, facts.labels)
-    confused = _most_confused(counts, facts.labels)
+    confused = _most_confused(rows, facts.labels)
     worst = confused[0] if confused else None
+    readable, drawn = (len(facts.labels) <= most for most in (READABLE_LABELS, DRAWN_LABELS))
+    counts = count(rows, facts.labels) if drawn else np.zeros((0, 0), dtype=np.int64)
     alt = (
         f"Confusion matrix of {len(facts.labels)} labels on {len(rows):,} rows of {split}: "
         f"{percent(counts.trace() / len(rows))} lie on the diagonal."
     )
+    picture = (Picture("confusion", draw_confusion(counts, facts.labels), alt, "Confusion matrix"),) if drawn else ()
     return Section(
         id="confusion",
         title="Confusion",
@@ -39,11 +44,11 @@ def confusion(facts: RunFacts) -> Section | None:
             if worst
             else f"On {split}, no row is confused with another label."
         ),
-        pictures=(Picture("confusion", draw_confusion(counts, facts.labels), alt, "Confusion matrix"),),
+        pictures=picture,
         values={
             "labels": facts.labels,
-            "matrix": _cells(counts),
-            "readable": len(facts.labels) <= READABLE_LABELS,
+            "matrix": _cells(counts) if readable else [],
+            "readable": readable,
             "confused": confused,
             "split": split,
         },
@@ -74,16 +79,15 @@ def _cells(counts: NDArray[np.int64]) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _most_confused(counts: NDArray[np.int64], labels: list[str]) -> list[dict[str, Any]]:
-    pairs = [
-        {
-            "gold": labels[row],
-            "label": labels[column],
-            "count": int(counts[row, column]),
-            "of": int(counts[row].sum()),
-        }
-        for row, column in np.argwhere(counts > 0)
-        if row != column
+def _most_confused(rows: list[dict[str, Any]], labels: list[str]) -> list[dict[str, Any]]:
+    """The pairs of labels that are confused most often, counted without a matrix of all pairs."""
+    place = {label: index for index, label in enumerate(labels)}
+    of = Counter(str(row["gold"]) for row in rows)
+    pairs = Counter((str(row["gold"]), str(row["label"])) for row in rows)
+    wrong = [(gold, label) for gold, label in pairs if gold != label]
+    # Equal counts come in the order of the labels.
+    wrong.sort(key=lambda pair: (-pairs[pair], place[pair[0]], place[pair[1]]))
+    return [
+        {"gold": gold, "label": label, "count": pairs[gold, label], "of": of[gold]}
+        for gold, label in wrong[:MOST_CONFUSIONS]
     ]
-    # argwhere goes row by row and the sort is stable: equal counts keep the order of the labels.
-    return sorted(pairs, key=lambda pair: -pair["count"])[:MOST_CONFUSIONS]

@@ -6,6 +6,9 @@ from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 from hftune.runs.wording import number
 
+MOST_LABELS = 100
+"""Rows of the table; with more labels it has the weakest."""
+
 
 def labels(facts: RunFacts) -> Section | None:
     """The table of labels."""
@@ -13,6 +16,10 @@ def labels(facts: RunFacts) -> Section | None:
     per_class = facts.scored[split].get("per_class") if split else None
     if not split or not per_class:
         return None
+    shown = per_class
+    if len(per_class) > MOST_LABELS:
+        weak = sorted(per_class, key=lambda label: per_class[label]["f1"])[:MOST_LABELS]
+        shown = {label: per_class[label] for label in weak}
     weakest = min(per_class, key=lambda label: per_class[label]["f1"])
     strongest = max(per_class, key=lambda label: per_class[label]["f1"])
     return Section(
@@ -23,5 +30,5 @@ def labels(facts: RunFacts) -> Section | None:
             f"“{strongest}” is found best (F1 {number(per_class[strongest]['f1'])}), "
             f"“{weakest}” worst ({number(per_class[weakest]['f1'])})."
         ),
-        values={"per_class": per_class, "split": split},
+        values={"per_class": shown, "split": split, "more": len(per_class) - len(shown)},
     )

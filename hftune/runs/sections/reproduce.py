@@ -8,6 +8,9 @@ from hftune.config.kinds import task_class
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 
+CHANGED = {True: " with changes", False: "", None: " (not checked for changes)"}
+"""After the commit: whether files differed from it."""
+
 
 def reproduce(facts: RunFacts) -> Section:
     """The command that was given, the one that runs the resolved recipe again, and that recipe."""
@@ -41,7 +44,7 @@ def environment(facts: RunFacts) -> Section | None:
         ("Cores", f"{cores['usable']} of {cores['total']}" if cores else None),
         ("Memory", f"{found['memory_gb']} GB" if found.get("memory_gb") else None),
         ("Accelerators", ", ".join(devices) or "none"),
-        ("Commit", f"{git['commit'][:12]}{' with changes' if git['changed'] else ''}" if git else None),
+        ("Commit", f"{git['commit'][:12]}{CHANGED.get(git.get('changed'), '')}" if git else None),
     ]
     software = [("hftune", found.get("hftune")), ("Python", found.get("python")), *found.get("libraries", {}).items()]
     return Section(

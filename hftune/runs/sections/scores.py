@@ -8,7 +8,7 @@ from hftune.config.task import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 from hftune.runs.shares import wilson
-from hftune.runs.wording import baseline_name
+from hftune.runs.wording import baseline_name, baseline_notes, was_left_out
 
 # Scores that are the share of rows answered rightly, for which an interval can be counted.
 SHARES = ("accuracy", "exact_match")
@@ -30,7 +30,13 @@ def scores(facts: RunFacts) -> Section | None:
         title="Scores",
         template="scores.html.j2",
         lead=_lead(headline),
-        values={"headline": headline, "tables": tables, "best": _best, "lower": LOWER_IS_BETTER},
+        values={
+            "headline": headline,
+            "tables": tables,
+            "best": _best,
+            "lower": LOWER_IS_BETTER,
+            "notes": baseline_notes(facts.baselines),
+        },
     )
 
 
@@ -81,7 +87,7 @@ def _systems(facts: RunFacts, split: str, names: list[str]) -> list[dict[str, An
             "model": False,
         }
         for name, of_split in facts.baselines.items()
-        if split in of_split
+        if split in of_split and not was_left_out(of_split[split])
     ]
     column = names.index(facts.main_metric) if facts.main_metric in names else 0
     # Strongest first, as in the headline; what lacks the score comes last.

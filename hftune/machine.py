@@ -1,0 +1,257 @@
+"""What this machine can do, found by trial and not by its CPU flags.
+
+Flags are not evidence: a virtual machine can advertise AMX and stop the first process that uses it with SIGILL. So a
+number format is tried in a child process, where a crash or a hang is an answer like any other, and it is timed against
+fp32 there, because a format that works can still be slower. The answer is cached, once per machine, CPU model and torch
+version. ``hftune doctor`` tries again and shows what it found.
+
+A further trial (compilation, thread counts) is one function with one line in TRIALS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from hftune.cache import cache_folder, make_room
+from hftune.child_process import ISA_VARIABLE, Death, death, fresh_process
+from hftune.errors import HftuneError
+from hftune.files import Damaged, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT = 120.0
+"""Seconds until a trial counts as hung. It takes 3 to 10; most of that is importing torch."""
+CLEARLY_FASTER = 1.1
+"""Speed relative to fp32 from which a format pays: less could be noise of the timing."""
+ISA_CAPS = ("AVX512_CORE_BF16", "AVX2")
+"""Values of ONEDNN_MAX_CPU_ISA to try after a crash, most capable first: both leave AMX out."""
+ENVIRONMENT = (ISA_VARIABLE, "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+"""Variables that change which kernels run, and so the answer."""
+
+CRASHES = ("SIGILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS")
+"""Signals that are about the CPU: SIGKILL is about memory, SIGTERM about a person or a batch system."""
+
+Outcome = Literal["works", "crashed", "hung", "wrong", "failed"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of trying one number format on this CPU."""
+
+    name: str
+    """Name of the format in TRIALS, such as bf16."""
+    outcome: Outcome
+    speed: float = 0.0
+    """Times the speed of fp32, measured in the same process, under ``works_with`` if set; 0 if it does not work."""
+    detail: str = ""
+    """The signal, or what is wrong with the results."""
+    works_with: str | None = None
+    """Value of ONEDNN_MAX_CPU_ISA with which it works, where it crashes without."""
+
+    @property
+    def works(self) -> bool:
+        """Whether the format can be used at all."""
+        return self.outcome == "works"
+
+    @property
+    def pays(self) -> bool:
+        """Whether it works and is clearly faster than fp32."""
+        return self.works and self.speed >= CLEARLY_FASTER
+
+    def __str__(self) -> str:
+        """One sentence, for doctor and for errors."""
+        if self.works:
+            return f"{self.name} runs at {self.speed:.2g}× the speed of fp32 on this CPU"
+        what = {
+            "crashed": f"a trial of {self.name} on this CPU {self.detail}",
+            "hung": f"a trial of {self.name} on this CPU did not finish in {TIME_LIMIT:.0f} s",
+            "wrong": f"{self.name} gives wrong results on this CPU: {self.detail}",
+            "failed": f"{self.name} could not be tried on this CPU: {self.detail}",
+        }[self.outcome]
+        if self.works_with:
+            what += f"; with {ISA_VARIABLE}={self.works_with} it works, at {self.speed:.2g}× the speed of fp32"
+        return what
+
+
+def bf16_pays(device: str) -> bool:
+    """Whether bf16 matrix products work and are faster than fp32 on a kind of device: cpu, cuda, mps …"""
+    if device == "cpu":
+        return cpu_trial("bf16").pays
+    if device == "cuda":
+        import torch
+
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return False
+
+
+@cache
+def cpu_trial(name: str) -> Trial:
+    """What is known about a format on this CPU; the first time on a machine, it is tried."""
+    path = _answer_file(name)
+    found = _read(path)
+    if found is None:
+        from filelock import FileLock, Timeout
+
+        try:
+            # The processes of one launch share a single trial: they must all come to the same answer.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{path}.lock", timeout=TIME_LIMIT * (len(ISA_CAPS) + 2)):
+                found = _read(path) or _tried_and_kept(name, path)
+        except (OSError, Timeout) as error:
+            logger.debug("no lock in %s: %s", path.parent, error)
+            found = try_now(name)
+        if not found.works:
+            logger.warning("%s; hftune uses fp32 where it can choose", found)
+    return found
+
+
+def try_again(name: str) -> Trial:
+    """Try a format now, whatever is known about it, and keep the answer."""
+    cpu_trial.cache_clear()
+    return _tried_and_kept(name, _answer_file(name))
+
+
+def _tried_and_kept(name: str, path: Path) -> Trial:
+    found = try_now(name)
+    if found.outcome != "failed":  # a failure is about the moment, not about the machine
+        try:
+            write_json(path, {**asdict(found), "cpu": cpu_model(), "torch": metadata.version("torch")})
+            make_room()
+        except OSError as error:
+            logger.debug("the answer of the trial can't be cached in %s: %s", path.parent, error)
+    return found
+
+
+def try_now(name: str) -> Trial:
+    """Run the trial in a child process; after a crash, once more under each cap of the instruction set."""
+    found = _run(name, {})
+    if found.outcome != "crashed" or ISA_VARIABLE in os.environ or platform.machine() not in ("x86_64", "AMD64"):
+        return found
+    for cap in ISA_CAPS:
+        capped = _run(name, {ISA_VARIABLE: cap})
+        if capped.works:
+            return Trial(name, "crashed", capped.speed, found.detail, works_with=cap)
+    return found
+
+
+def _run(name: str, variables: Mapping[str, str]) -> Trial:
+    command, environment = fresh_process("hftune.machine")
+    try:
+        done = subprocess.run(
+            [*command, name],
+            env={**environment, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return Trial(name, "hung")
+    except OSError as error:
+        return Trial(name, "failed", detail=str(error))
+    killed: Death | None = death(done.returncode)
+    if killed is not None:
+        return Trial(name, "crashed" if killed.signal in CRASHES else "failed", detail=str(killed))
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+        return Trial(name, answer["outcome"], float(answer["speed"]), answer["detail"])
+    except (LookupError, ValueError, TypeError):
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Trial(name, "failed", detail=last[:200])
+
+
+def _answer_file(name: str) -> Path:
+    """One file per format, machine, CPU model, system, torch version and variables that choose other kernels."""
+    facts = [name, platform.node(), platform.release(), cpu_model(), str(os.cpu_count()), metadata.version("torch")]
+    facts += [f"{variable}={os.environ.get(variable)}" for variable in ENVIRONMENT]
+    return cache_folder("machine") / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.json"
+
+
+def _read(path: Path) -> Trial | None:
+    """The kept answer; None where there is none that can be used."""
+    try:
+        kept = read_json(path)
+        return Trial(**{key: kept[key] for key in ("name", "outcome", "speed", "detail", "works_with")})
+    except (Damaged, LookupError, TypeError):
+        return None
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "Hardware") and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+# ---- what runs in the child process ----
+
+LARGEST_ERROR = 0.03
+"""Of a bf16 product relative to its norm; rounding alone gives about 0.004."""
+TIMED_SECONDS = 0.6
+"""For each of the two formats; the smallest time counts, so a busy machine changes little."""
+
+
+def _bf16_trial() -> dict[str, Any]:
+    """Products and gradients as training computes them: right, and how fast compared with fp32?"""
+    import torch
+    from torch.nn.functional import linear, scaled_dot_product_attention
+
+    draw = torch.Generator().manual_seed(0)
+    sizes = {"x": (512, 512), "weight": (1024, 512), "stack": (4, 256, 512), "heads": (2, 4, 128, 64)}
+    drawn = {name: torch.randn(size, generator=draw) for name, size in sizes.items()}
+
+    def work(dtype: torch.dtype) -> list[torch.Tensor]:
+        x, weight, stack, heads = (one.to(dtype, copy=True) for one in drawn.values())
+        weight.requires_grad_()
+        forward = linear(x, weight)
+        (gradient,) = torch.autograd.grad(forward.square().mean(), weight)
+        gram = torch.bmm(stack, stack.mT)  # Muon's Newton-Schulz step
+        attended = scaled_dot_product_attention(heads, heads, heads)
+        return [forward.detach(), gradient, torch.baddbmm(gram, gram, gram, alpha=1e-3), attended]
+
+    for got, wanted in zip(work(torch.bfloat16), work(torch.float32), strict=True):
+        off = float((got.float() - wanted).norm() / wanted.norm())
+        if not off < LARGEST_ERROR:
+            return {"outcome": "wrong", "speed": 0.0, "detail": f"a product is off by {off:.2g} of its norm"}
+    seconds = {torch.bfloat16: float("inf"), torch.float32: float("inf")}
+    began = time.perf_counter()
+    while time.perf_counter() - began < 2 * TIMED_SECONDS:
+        for dtype in seconds:  # in turns, so that both see the same machine
+            start = time.perf_counter()
+            work(dtype)
+            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
+    return {"outcome": "works", "speed": seconds[torch.float32] / seconds[torch.bfloat16], "detail": ""}
+
+
+TRIALS: dict[str, Callable[[], dict[str, Any]]] = {"bf16": _bf16_trial}
+"""Name → what the child process runs; the answer is the outcome, the speed relative to fp32, and a detail."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run one trial and print its answer; ``python -m hftune.machine bf16``."""
+    if len(arguments) != 1 or arguments[0] not in TRIALS:
+        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see hftune doctor")
+    sys.stdout.write(json.dumps(TRIALS[arguments[0]]()) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

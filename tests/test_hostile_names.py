@@ -1,0 +1,130 @@
+"""Names from strangers' files that become paths: none leads out of its folder, in studies, runs and exports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from finished_run import finished_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hftune.cli.export import _name
+from hftune.cli.sweep import _plan
+from hftune.errors import HftuneError
+from hftune.files import checked_name, file_name
+from hftune.studies.folder import StudyDir
+from hftune.studies.plan import make_plan
+from hftune.studies.settings import make_setting
+from hftune.studies.stages import stage_path
+
+Hftune = Callable[..., tuple[int, str, str]]
+
+HOSTILE = [
+    "../../evil",
+    "..",
+    ".",
+    "",
+    "/tmp/evil",
+    "a/b",
+    "a\\b",
+    "C:evil",
+    ".hidden",
+    "a.",
+    "nul",
+    "COM1.txt",
+    "a\0b",
+]
+
+
+@given(st.text(st.characters(), max_size=200))
+def test_any_text_becomes_the_name_of_one_file(text: str) -> None:
+    name = file_name(text)
+    assert re.fullmatch(r"[\w=+-][\w.=+-]*", name) and not name.endswith(".") and len(name.encode()) <= 129
+    assert Path("folder", name).parent == Path("folder") and file_name(name) == name
+    assert checked_name(name, "the run") == name
+
+
+def test_long_names_that_differ_at_their_end_stay_apart() -> None:
+    assert file_name("x" * 300 + "a") != file_name("x" * 300 + "b")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_study_writes_nothing_outside_its_folder(here: Path, hftune: Hftune, name: str) -> None:
+    work = here / "deep" / "work"
+    work.mkdir(parents=True)
+    stage: dict[str, Any] = {name: {"set": {"task.kind": "mlm", "train.max_steps": 1}}}
+    plan = {"before": stage, "over": {"model.name": [f"run:{name}"]}, "seeds": [1], "set": {"train.max_steps": 1}}
+    (work / "study.yaml").write_text(yaml.safe_dump(plan))
+    before = sorted(here.rglob("*"))
+    code, _, err = hftune("sweep", str(work / "study.yaml"), "--output", str(work / "runs" / "study"))
+    assert code == 2 and "can't be the name of a file" in err and "before" in err, err
+    assert sorted(here.rglob("*")) == before
+    with pytest.raises(HftuneError, match="can't be the name of a file"):
+        stage_path(work / "runs" / "study", name, 1)
+
+
+@pytest.mark.parametrize("value", [*HOSTILE, "../" * 40 + "x", "ü" * 300])
+def test_a_setting_of_a_study_is_one_folder(tmp_path: Path, value: str) -> None:
+    setting = make_setting([("data.name", value, {"data.name": value})])
+    assert StudyDir(tmp_path).run(setting, 1).path.parent.parent == tmp_path / "runs"
+
+
+def test_a_study_is_named_after_a_file_that_may_have_any_name(here: Path) -> None:
+    content = "over: {train.learning_rate: [1.0e-3]}\n"
+    (here / "in").mkdir()
+    for path in ("...yaml", "in/study.yaml", "in/../study.yaml"):
+        Path(path).write_text(content)
+        _, name = _plan(path, None, None, {}, None, None, None, None)
+        assert Path("runs", name).parent == Path("runs") and name not in ("", "."), name
+    assert name == file_name(here.name)
+
+
+@pytest.mark.parametrize("run", ["..", ".", "runs/..", "/", "runs/a", "owner/model"])
+def test_an_export_is_in_the_folder_of_exports(here: Path, run: str) -> None:
+    name = _name(run)
+    assert Path("exports", name).parent == Path("exports") and name not in ("..", ".", "")
+    assert name == {"runs/a": "a", "owner/model": "model"}.get(run, name)
+
+
+@pytest.mark.parametrize("split", HOSTILE)
+def test_predictions_are_in_the_run(tmp_path: Path, split: str) -> None:
+    run = finished_run(tmp_path / "run")
+    for access in (run.predictions, run.read_predictions, lambda name: run.write_predictions(name, [])):
+        with pytest.raises(HftuneError, match="can't be the name of a file"):
+            access(split)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"over": {"a.b": {"low": "x", "high": 2}}}, {"over.a.b": "an interval with the numbers low and high"}),
+        ({"over": {"a.b": [[1], {"c": 2}]}}, {"over.a.b": "a list of values"}),
+        ({"over": {"a.b": {"low": 2, "high": 1}}}, {"over.a.b": "expected low < high"}),
+        ({"over": {"a": {"x": {"b.c": [1]}}}}, {"over.a": "named settings"}),
+        ({"over": {}}, {"over": "a mapping of dotted keys"}),
+        ({}, {"over": "is missing"}),
+        (
+            {"over": {"a.b": [1]}, "seeds": ["x", "y"], "set": 3, "search": 0, "test": "some", "against": [1]},
+            dict.fromkeys(("seeds", "set", "search", "test", "against"), "expected"),
+        ),
+        (
+            {"over": {"a.b": [1]}, "before": {"x": {"set": 3, "sett": 1}}},
+            {"before.x.set": "got 3", "before.x.sett": "unk"},
+        ),
+        ({"over": {"a.b": [1]}, "befor": {}}, {"befor": "Did you mean before"}),
+    ],
+)
+def test_problems_of_a_study_are_told_in_its_own_words(stated: dict[str, Any], expected: dict[str, str]) -> None:
+    with pytest.raises(HftuneError) as caught:
+        make_plan(stated, "study.yaml")
+    problems = {problem.path: str(problem) for problem in caught.value.problems}  # type: ignore[attr-defined]
+    assert problems.keys() == expected.keys()
+    for path, part in expected.items():
+        assert part in problems[path], problems[path]
+    for internal in ("nullable", "union[", "function-after", "Input should", "valid dictionary", "Value error"):
+        assert internal not in str(caught.value)
