@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,9 +83,10 @@ def _fatal_signals() -> set[int]:
 
 
 def loader_worker_death(error: BaseException | None) -> tuple[str, Death] | None:
-    """The process ids and the death of data loader workers, from the error that torch raises about them.
+    """Which data loader workers died, such as "pid 12", and how, from the error that torch raises about them.
 
-    One error of torch reports that workers exited; the signal is in the error that this one was raised from.
+    One error of torch reports that workers exited; the signal is in the error that this one was raised from. A worker
+    can also die while it hands over a tensor: then the connection to it breaks before torch notices that it is gone.
     """
     found: tuple[str, Death] | None = None
     while error is not None:
@@ -92,10 +94,18 @@ def loader_worker_death(error: BaseException | None) -> tuple[str, Death] | None
         if match is not None:
             named = [one.name for one in signal.Signals if match[2] and signal.strsignal(one) == match[2]]
             if named:
-                return match[1], Death(named[0])
-            found = found or (match[1], Death("a signal"))
+                return f"pid {match[1]}", Death(named[0])
+            found = found or (f"pid {match[1]}", Death("a signal"))
+        elif isinstance(error, (ConnectionError, EOFError)) and _raised_in(error, "torch.utils.data"):
+            found = found or ("pid unknown", Death("a signal"))
         error = error.__cause__ or error.__context__
     return found
+
+
+def _raised_in(error: BaseException, package: str) -> bool:
+    """Whether an error passed through a package."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith(package) for frame, _ in frames)
 
 
 def fresh_process(module: str) -> tuple[list[str], dict[str, str]]:

@@ -76,7 +76,7 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
         worker = loader_worker_death(error)
         if worker is not None:
             raise RunFailed(
-                f"a data loading process (pid {worker[0]}) {worker[1]}; checkpoints in {path} are intact",
+                f"a data loading process ({worker[0]}) {worker[1]}; checkpoints in {path} are intact",
                 hint=f"{worker[1].hint}; train.workers=0 loads data in the training process. Then continue with "
                 f"--output {path} --resume",
             ) from error

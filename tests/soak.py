@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,7 @@ class Soak:
         names = list(self.whole)
         while self.tally.kills < kills and not self.tally.faults:
             self._one_run(names[self.tally.runs % len(names)], kills)
-            write_json(self.home / "tally.json", asdict(self.tally))
+            write_json(self.home / "tally.json", vars(self.tally))
         return self.tally
 
     def _uninterrupted(self, name: str) -> Whole:
