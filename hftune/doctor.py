@@ -17,12 +17,14 @@ from huggingface_hub import constants, get_token
 
 from hftune.assets import embedded_data_dir
 from hftune.cache import GIGABYTE, cache_limit, cache_root, contents
+from hftune.child_process import ISA_VARIABLE
 from hftune.config.shipped import catalogue, shipped_studies
-from hftune.machine import cpu_model, try_again
+from hftune.machine import CLEARLY_FASTER, cpu_model, try_again
 from hftune.runs.environment import LIBRARIES
 
 NEEDED_DISK_GB = 2.0
 HUB_PATIENCE = 5.0
+"""Seconds to wait for the Hub."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,10 @@ def _bf16() -> Finding:
         return Finding("bf16 on the CPU", "ok", str(trial), "Muon uses it; --set train.precision=bf16 trains in it")
     if trial.works:
         return Finding("bf16 on the CPU", "ok", f"{trial}: fp32 is used unless you set train.precision=bf16")
-    return Finding("bf16 on the CPU", "note", str(trial), "fp32 is used everywhere, so nothing needs to be done")
+    hint = "fp32 is used everywhere, so nothing needs to be done"
+    if trial.works_with and trial.speed >= CLEARLY_FASTER:
+        hint += f"; to train in bf16, set {ISA_VARIABLE}={trial.works_with} for the whole command"
+    return Finding("bf16 on the CPU", "note", str(trial), hint)
 
 
 def _memory() -> Finding:
@@ -114,12 +119,13 @@ def _assets() -> Finding:
 
 
 def _hub() -> Finding:
-    from huggingface_hub import HfApi
+    from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
         return Finding("Hub", "note", "HF_HUB_OFFLINE is set", "only cached models load; scratch: models need no Hub")
     try:
-        HfApi().list_models(limit=1).__iter__().__next__()
+        # One request with a limit: the client of HfApi would try again for half a minute.
+        get_session().get(f"{constants.ENDPOINT}/api/models?limit=1", timeout=HUB_PATIENCE).raise_for_status()
     except Exception as error:  # any failure has the same meaning here: it can't be reached
         return Finding(
             "Hub",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hftune.child_process import loader_worker_death
+from hftune.child_process import Death, loader_worker_death
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full, remove_staged
@@ -60,9 +60,9 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
     except Interrupted as stop:
         stop.hint = f"go on with --output {path} --resume"
         if stop.exit_code == 128 + signal.SIGTERM and a_process_died():
-            # The launcher ends all processes when one has died; what that one died of is the news.
+            # The launcher ends all processes when one has died; that one is the cause, not the SIGTERM.
             lost = _lost_a_process()
-            stop.message, stop.hint = f"{stop.message}; {lost.message}", f"{lost.hint}. {stop.hint}"
+            stop.message, stop.hint = lost.message, f"{lost.hint}. Then continue with --output {path} --resume"
         raise
     except KeyboardInterrupt as stop:
         raise Interrupted(
@@ -91,9 +91,9 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
 def _lost_a_process() -> RunFailed:
     return RunFailed(
         "another process of this launch ended, and this one can't continue alone",
-        hint="its own message says why. One that a signal killed leaves none; the launcher reports the signal: SIGKILL "
-        "usually means that memory ran out, SIGILL that the CPU lacks an instruction (`hftune doctor`). On another "
-        "machine, see the log there",
+        hint="see its own message. If there is none, a signal killed it, and the launcher's report has the exit code. "
+        f"-9 is SIGKILL: {Death('SIGKILL').hint}. -4 is SIGILL: {Death('SIGILL').hint}. If it ran on another machine, see "
+        "the log there",
     )
 
 

@@ -203,6 +203,14 @@ def test_weights_in_other_formats_on_the_hub(client: Client, home: Path) -> None
     assert list((home / "runs").glob("*")) == []
 
 
+@pytest.mark.parametrize(("file", "found"), [("model-q4.gguf", "model-q4.gguf (GGUF)"), ("README.md", "no weights")])
+def test_a_repository_without_a_model(client: Client, home: Path, file: str, found: str) -> None:
+    client.hub.add_model(f"someone/only-{file}", {file: b"x"})
+    done = classify(client, f"someone/only-{file}")
+    assert done.returncode == 2 and f"found {found}" in done.stderr, done.stderr
+    assert "sentencepiece" not in done.stderr
+
+
 def test_a_config_without_model_type(tmp_path: Path) -> None:
     """transformers 4 knew the architecture from the name; architectures in config.json tell more."""
     replica = REPLICAS[BERT_TINY]

@@ -142,8 +142,13 @@ def test_bf16_on_a_cpu_where_it_does_not_work_is_refused(outcome: Any, monkeypat
     assert "train.precision=auto" in refused.value.hint and "ONEDNN_MAX_CPU_ISA=AVX2" in refused.value.hint
     assert outcome != "crashed" or "SIGILL" in refused.value.message
     assert not make(precision="auto", device="cpu")[0].bf16
-    with pytest.raises(HftuneError, match="bf16"):
-        make(device="cpu", extra={"bf16_full_eval": True})
+
+
+@pytest.mark.parametrize("name", ["bf16_full_eval", "fp16_full_eval"])
+def test_scores_are_always_computed_in_fp32(name: str) -> None:
+    with pytest.raises(HftuneError, match=name) as refused:
+        make(extra={name: True})
+    assert "fp32" in refused.value.hint
 
 
 def test_bf16_on_a_cpu_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,8 @@ def sweep(
     if outcome.failures:
         for failure in outcome.failures:
             note(f"failed: {failure['setting']} seed {failure['seed']}: {failure['reason']}", style="red")
+            if failure["hint"]:
+                note(f"  → {failure['hint']}")
         raise typer.Exit(1)
 
 

@@ -34,6 +34,7 @@ from hftune.models.containment import refuse_leading_out
 from hftune.models.facts import saved_facts
 from hftune.models.first_token import read_first_only
 from hftune.models.presets import preset, refuse_other_head
+from hftune.models.weight_files import check_weights
 from hftune.models.weights import load_weights, refuse_incomplete
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
     ask_first(location, source, wanted)
     mingpt.register()
     with explained(source, wanted):
+        if section.tokenizer is None and not Path(location).is_dir():
+            # Without this, a repository that holds no model at all is refused for lack of a tokenizer.
+            check_weights(source.name, location, source.revision)
         refuse_leading_out(location, source.revision)
         tokenizer = load_auto_tokenizer(location, **whose_code(location, source))
     if not _ordinary(tokenizer):

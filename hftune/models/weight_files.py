@@ -96,7 +96,7 @@ def check_weights(name: str, location: str, revision: str | None) -> None:
         HftuneError: It has weights in other formats only, or none.
     """
     names = file_names(location, revision)
-    if names is None or CONFIG not in names or {*SAFE, *BIN, ADAPTER} & set(names):
+    if names is None or {*SAFE, *BIN, ADAPTER} & set(names):
         return
     if ONNX in names and Path(location).is_dir():
         return  # hftune export wrote it

@@ -44,9 +44,14 @@ def select(study: StudyDir) -> Selection:
     wanted = len(study.plan().seeds)
     found = [(setting, runs) for setting in study.settings() if (runs := study.runs(setting))]
     if not found:
-        failures = study.failures()
-        reason = f"; the first failed because: {failures[0]['reason']}" if failures else ""
-        raise RunFailed(f"{study.path} has no complete run{reason}", hint="mend that, and start the study again")
+        again = "start the study again: it continues"
+        if not (failures := study.failures()):
+            raise RunFailed(f"{study.path} has no complete run", hint=again)
+        first = failures[0]
+        raise RunFailed(
+            f"{study.path} has no complete run; the first one failed: {first['reason']}",
+            hint=f"{first['hint']}. Then {again}" if first["hint"] else f"fix that, then {again}",
+        )
     task = found[0][1][0].read_recipe().task
     sign = 1.0 if task.greater_is_better else -1.0
     means = [fmean(dev_score(run, task.select_by) for run in runs) for _, runs in found]

@@ -127,7 +127,7 @@ class Foreman:
             outcome = {"state": "ready"}
         elif lacking:
             reason = f"the run it starts from is not complete: {lacking[0]}"
-            outcome = {"state": "failed", "reason": reason, "hint": "mend that one, and start the study again"}
+            outcome = {"state": "failed", "reason": reason, "hint": "fix that one, then start the study again"}
         else:
             outcome = hand.carry_out(order, tell)
         if outcome["state"] == "failed":

@@ -60,8 +60,6 @@ def make_arguments(
     notes: list[str] = []
     _refuse_compiling_unasked(section)
     chosen = number_format(section.precision, cpu=cpu, launcher=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
-    if cpu and section.extra.get("bf16_full_eval"):
-        number_format("bf16", cpu=cpu)  # refused where bf16 does not work
     if chosen == "bf16" and cpu and not cpu_trial("bf16").pays:
         notes.append(f"{cpu_trial('bf16')}; train.precision=auto would train in fp32")
     fields = {

@@ -123,6 +123,9 @@ def _made(
         callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
         optimizer=_optimizer(section, model, arguments.device.type, decay_embeddings=inputs.decay_embeddings),
     )
+    if section.optimizer == "muon" and arguments.device.type == "cpu":
+        fast = trainer.optimizer_cls_and_kwargs[1]["bf16"]
+        notes.append(f"Muon computes in {'bf16' if fast else 'fp32'} on this CPU")
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(trainer.history)
     trainer.add_callback(Progress(listener, inputs.select_by))

@@ -69,6 +69,8 @@ OURS = {
     "logging_nan_inf_filter": "a non-finite loss always stops the run",
     "auto_find_batch_size": "it changes what an update is made of; train.auto_batch keeps the rows of each",
     "dataloader_drop_last": "every training row counts",
+    "bf16_full_eval": "the saved model is scored in fp32, so that scores do not depend on the device",
+    "fp16_full_eval": "the saved model is scored in fp32, so that scores do not depend on the device",
     "batch_eval_metrics": "scores are computed over the whole split",
     "prediction_loss_only": "scores need predictions",
     "eval_do_concat_batches": "scores are computed over the whole split",

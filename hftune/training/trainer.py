@@ -126,7 +126,8 @@ class HftuneTrainer(ShardedTrainer):
         if items is not None and any(self.batches.has_repeats(first + i) for i in range(len(samples))):
             counted = [_unlabelled(s) if not self.batches.weight(first + i) else s for i, s in enumerate(samples)]
             items = self._get_num_items_in_batch(counted, device)
-        return samples, items
+        # A short last batch can be without a single masked token; 0 of 0 would be nan.
+        return samples, items.clamp(min=1) if isinstance(items, Tensor) else items
 
     def _pass_index(self, within: int) -> int:
         """Number of a forward pass in its epoch."""
