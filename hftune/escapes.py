@@ -23,8 +23,8 @@ UNSAFE = re.compile(
 REDACTED = "[redacted]"
 SECRET = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|sk-[\w-]{16,})"
-    r"|(?:(?<=://)|(?<=\w\w:/)(?!/))[^/@\s]+(?=@)"  # user and password of an address, also where it became a path
-    r"|(?<=[?&;])(?i:[\w-]*(?:token|secret|password|passwd|api[-_]?key|credential|signature)s?)=[^&;#\s'\"]+"
+    r"|(?:(?<=://)|(?<=\w\w:/)(?!/))[^/\s]+(?=@)"  # user and password of an address, also where it became a path
+    r"|(?<=[?&;])(?i:[\w-]*(?:token|secret|passw(?:or)?d|key|auth|sig|credential|signature)s?)=[^&;#\s'\"]+"
 )
 """Tokens of the Hub, GitHub and OpenAI, and what stands for one in an address."""
 _COMPUTED = "=+-@|%"

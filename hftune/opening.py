@@ -92,8 +92,8 @@ def _lost_a_process() -> RunFailed:
     return RunFailed(
         "another process of this launch ended, and this one can't continue alone",
         hint="see its own message. If there is none, a signal killed it, and the launcher's report has the exit code. "
-        f"-9 is SIGKILL: {Death('SIGKILL').hint}. -4 is SIGILL: {Death('SIGILL').hint}. If it ran on another machine, see "
-        "the log there",
+        f"-9 is SIGKILL: {Death('SIGKILL').hint}. -4 is SIGILL: {Death('SIGILL').hint}. If it ran on another machine, "
+        "see the log there",
     )
 
 

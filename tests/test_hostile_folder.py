@@ -177,6 +177,24 @@ def test_a_repository_that_is_none_is_left_alone(tmp_path: Path, make: Callable[
     assert git_state(tmp_path) is None
 
 
+@pytest.mark.posix("needs symbolic links")
+def test_no_file_of_a_repository_is_read_through_a_link(tmp_path: Path) -> None:
+    from hftune.runs.environment import git_state
+
+    (tmp_path / "private").write_text("0123456789" * 4)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").symlink_to(tmp_path / "private")
+    assert git_state(tmp_path) is None
+
+
+def test_folders_that_are_nested_deeply_take_no_memory() -> None:
+    from hftune.runs.git import IndexEntry, Unknown, _tree
+
+    deep = [b"%d/" % number + b"a/" * 2000 + b"x" for number in range(20)]
+    with pytest.raises(Unknown, match="nested"):
+        _tree([IndexEntry(name, 0, 0, 0o100644, 0, b"\0" * 20, False, True) for name in deep])
+
+
 def test_an_index_of_hostile_names_is_not_followed(tmp_path: Path) -> None:
     from hftune.runs.git import Unknown, _read_index
 

@@ -351,10 +351,13 @@ def test_no_setting_of_peft_names_files_that_nobody_has_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    "reference", ["{}/evil.Mine", "{}--evil.Mine", "../private/evil.Mine", "x/../../private/evil.Mine"]
+    "reference", ["{}/evil.Mine", "{}--evil.Mine", "../private/evil.Mine", "x/../../private/evil.Mine", "a/b/evil.Mine"]
 )
 def test_consent_to_a_folder_runs_no_code_outside_it(home: Path, reference: str) -> None:
     (home / "private" / "evil.py").write_text(f"open({str(home / 'ran')!r}, 'w')\nclass Mine: pass\n")
+    (home / "model" / "a").mkdir()
+    (home / "model" / "a" / "b").mkdir()
+    (home / "model" / "a" / "b" / "evil.py").symlink_to(home / "private" / "evil.py")
     named = reference.format(home / "private")
     change(home / "model" / "config.json", model_type="mine", auto_map={"AutoConfig": named})
     section = ModelSection(name="model", trust_remote_code=True)

@@ -159,7 +159,10 @@ TOKEN = "hf_" + "AbCdEfGh" * 4
         f"https://huggingface.co/datasets/a/b/resolve/main/x.csv?token={TOKEN}",
         "https://me:PRIVATEkey@example.org/x.csv",
         "https://example.org/x.csv?a=1&access_token=PRIVATEkey&b=2",
+        "https://me:p@ssPRIVATEkey@example.org/x.csv",
         "https://example.org/x.csv?X-Amz-Signature=PRIVATEkey",
+        "https://example.org/x.csv?sv=2026&sig=PRIVATEkey",
+        "https://example.org/x.csv?key=PRIVATEkey",
         f"./{TOKEN}/x.csv",
     ],
 )

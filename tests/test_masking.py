@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
+from crash_case import recipe, sitting, write_data
 from transformers import BertTokenizer, GPT2Tokenizer
 
 from hftune.errors import HftuneError
+from hftune.files import read_jsonl
 from hftune.tasks.masked_rows import MaskedRows, make_examples
 from hftune.tasks.masking import IGNORED, Masking, masking_for
 
@@ -109,3 +114,11 @@ def test_a_tokenizer_without_a_mask_token() -> None:
     with pytest.raises(HftuneError, match="no mask token") as refused:
         masking_for(gpt, 0.15, 1)
     assert "BERT or RoBERTa" in refused.value.hint
+
+
+def test_a_batch_without_a_masked_token_trains_nothing(tmp_path: Path) -> None:
+    """Its loss is a sum over no tokens, divided by their number: 0 / 0 would end the run."""
+    few = recipe(write_data(tmp_path), "mlm", **{"task.mlm_probability": 0.03, "train.epochs": 1})
+    sitting(few, tmp_path / "run")
+    losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "history.jsonl") if "loss" in row]
+    assert losses and all(math.isfinite(loss) for loss in losses) and min(losses) < max(losses)

@@ -17,6 +17,7 @@ def promises(text: str) -> dict[str, list[tuple[str, str]]]:
     """The tests of each promise; headings of the table are no promises."""
     section = text.partition("## The promises\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.*?) ?\|$", section, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\s*\|", section, re.MULTILINE)), "a row of the table is not well formed"
     found = {promise: NAMED.findall(tests) for promise, tests in rows if not promise.startswith("**")}
     for heading in ("promise", "---"):
         del found[heading]
@@ -64,8 +65,14 @@ def test_a_promise_without_one_is_found_out(row: str) -> None:
     assert len(faults(with_it)) == 1 and faults(with_it)[0].startswith(row[2:20])
 
 
-def test_every_attack_is_a_promise() -> None:
-    """A test of hostile files that no promise names would be forgotten when it is deleted."""
+@pytest.mark.parametrize("row", ["|A promise without spaces| |", "| A promise in one cell |"])
+def test_a_row_that_is_not_well_formed_is_found_out(row: str) -> None:
+    with pytest.raises(AssertionError, match="well formed"):
+        faults(security().replace("| **Nothing runs** | |", f"| **Nothing runs** | |\n{row}"))
+
+
+def test_every_file_of_attacks_has_a_promise() -> None:
+    """A file of hostile tests that no promise names would be forgotten when it is deleted."""
     named = {test for tests in promises(security()).values() for test in tests}
     for file in sorted(path.name for path in (ROOT / "tests").glob("test_hostile_*.py")):
         assert any(file == one for one, _ in named), f"no promise names a test of {file}"

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,7 +240,7 @@ def test_a_failure_is_recorded_tried_again_and_stops_nothing(tmp_path: Path) -> 
 
 
 def test_no_success_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="no complete run; the first failed because: no memory"):
+    with pytest.raises(RunFailed, match="no complete run; the first one failed: no memory"):
         planted(tmp_path / "s", Planter(NAMES, broken=dict.fromkeys(NAMES, "no memory")))
 
 
@@ -378,6 +379,18 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pool.Worker:
     (hand,) = pool.local_crew(tmp_path / "logs", 1)
     assert isinstance(hand, pool.Worker)
     return hand
+
+
+def test_the_hint_of_the_first_failure_reaches_the_user(tmp_path: Path) -> None:
+    study = SimpleNamespace(
+        path=tmp_path,
+        plan=lambda: SimpleNamespace(seeds=(1,)),
+        settings=tuple,
+        failures=lambda: [{"reason": "its worker process was killed by SIGILL", "hint": "set ONEDNN_MAX_CPU_ISA=AVX2"}],
+    )
+    with pytest.raises(RunFailed, match="SIGILL") as failed:
+        select(study)  # type: ignore[arg-type]
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in failed.value.hint and "start the study again" in failed.value.hint
 
 
 @pytest.mark.posix("a process there does not end by a signal")

@@ -19,8 +19,8 @@ from hftune.errors import HftuneError
 from hftune.models.containment import strings
 
 CODE_NAMED_IN = ("config.json", "tokenizer_config.json")
-OWN_CODE = re.compile(r"\w[\w/-]*\.\w+")
-"""module.Class, of a file in the same repository."""
+OWN_CODE = re.compile(r"\w[\w-]*(/\w[\w-]*)?\.\w+")
+"""module.Class or folder/module.Class, of a file in the same repository: as deep as links are looked for."""
 
 
 def trusted(location: str, section: ModelSection) -> bool:

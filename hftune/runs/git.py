@@ -22,6 +22,8 @@ REFERENCE = re.compile(r"refs/[\w./+@#=,~-]+")
 MOST_TEXT = 1 << 24
 """Bytes of HEAD, a reference or packed-refs."""
 MOST_INDEX = 1 << 26
+MOST_FOLDERS = 1 << 24
+"""Bytes of the names of all folders in the checkout: names of files that are nested deeply have many of them."""
 LONGEST_NAME = 4096
 MOST_HASHED = 1 << 28
 """Bytes of files with a new time stamp that are compared with the index by their content."""
@@ -169,8 +171,8 @@ def _named_folder(file: Path, prefix: str) -> Path:
 
 
 def _opened(path: Path) -> Path:
-    """The path, if it is a regular file: reading a pipe would never end."""
-    if not path.is_file():
+    """The path, if it is a regular file: reading a pipe would never end, and a link can lead to a private file."""
+    if path.is_symlink() or not path.is_file():
         raise Unknown(f"{path.name} is no file")
     return path
 
@@ -263,12 +265,16 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
 def _tree(entries: list[IndexEntry]) -> bytes:
     """The hash of the tree that a commit of these files would have."""
     folders: dict[bytes, list[tuple[bytes, bytes]]] = {b"": []}
+    left = MOST_FOLDERS
     for entry in entries:
         folder, _, leaf = entry.name.rstrip(b"/").rpartition(b"/")
         is_folder = stat.S_ISDIR(entry.mode)
         folders.setdefault(folder, []).append((leaf + b"/" * is_folder, b"%o %s\0" % (entry.mode, leaf) + entry.digest))
         while folder and (folder := folder.rpartition(b"/")[0]) not in folders:
             folders[folder] = []
+            left -= len(folder)
+            if left < 0:
+                raise Unknown("folders nested too deeply")
     for folder in sorted(folders, key=lambda name: name.count(b"/") if name else -1, reverse=True):
         body = b"".join(line for _, line in sorted(folders[folder]))
         digest = hashlib.sha1(b"tree %d\0" % len(body) + body, usedforsecurity=False).digest()
