@@ -119,7 +119,7 @@ def _assets() -> Finding:
 
 
 def _hub() -> Finding:
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     if constants.HF_HUB_OFFLINE:
         return Finding("Hub", "note", "HF_HUB_OFFLINE is set", "only cached models load; scratch: models need no Hub")

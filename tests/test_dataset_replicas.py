@@ -253,9 +253,10 @@ def hftune(client: Client, *arguments: str) -> str:
     return done.stdout
 
 
-def train_and_use(client: Client, case: Works) -> None:
+def train_and_use(client: Client, case: Works, method: str = "full") -> None:
     """Train, then score the saved model on the Hub's data again, and label texts with it."""
-    hftune(client, "classify", "--data", case.repo, *flags(case.settings), *BRIEF, "--output", "run")
+    chosen = ("--data", case.repo, *flags(case.settings), "--method", method)
+    hftune(client, "classify", *chosen, *BRIEF, "--output", "run")
     run = client.home / "run"
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["verified"] is True
@@ -281,9 +282,10 @@ def test_label_text_gives_the_names_that_are_predicted(client: Client, replicas:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("case", WORKS, ids=str)
-def test_each_replica_is_trained_on_and_used(client: Client, replicas: None, case: Works) -> None:
-    train_and_use(client, case)
+def test_each_replica_is_trained_on_and_used(client: Client, replicas: None, case: Works, method: str) -> None:
+    train_and_use(client, case, method)
 
 
 @pytest.mark.slow
