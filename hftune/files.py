@@ -27,6 +27,8 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 STAGED = ".staged"
 """How the name of a file ends that is being written."""
+SAFETENSORS_STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+"""Names under which safetensors writes weights before it renames them."""
 
 
 class Damaged(HftuneError, ValueError):
@@ -153,8 +155,9 @@ def refuse_links(folder: Path, what: str, depth: int | None = None, *, in_place:
 
 def remove_staged(folder: Path) -> None:
     """Remove what a killed process was writing anywhere below a folder that is nobody else's now."""
-    for left in folder.rglob(f".*{STAGED}"):
-        if left.is_file() or left.is_symlink():
+    for left in folder.rglob(".*"):
+        staged = left.name.endswith(STAGED) or SAFETENSORS_STAGED.fullmatch(left.name)
+        if staged and (left.is_file() or left.is_symlink()):
             left.unlink(missing_ok=True)
 
 

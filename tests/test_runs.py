@@ -244,5 +244,10 @@ def test_what_a_killed_process_was_writing_is_swept_away(tmp_path: Path) -> None
     left = tmp_path / "model" / f".hftune.json.ab12{STAGED}"
     left.write_text("{")
     (tmp_path / ".lock").write_text("")
+    weights = left.with_name(".tmpOSb7kP")  # as safetensors names a file that it is writing
+    weights.write_text("half")
+    kept = left.with_name(".tmp-notes")
+    kept.write_text("mine")
     remove_staged(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", "hftune.json", "model"]
+    assert not weights.exists() and kept.exists()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", ".tmp-notes", "hftune.json", "model"]
