@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import tempfile
@@ -47,6 +48,10 @@ def fresh_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     terminal.out.cache_clear()
     terminal.err.cache_clear()
+    # A command that ran in this process has given its own handler to the log, which then reaches no caplog.
+    library = logging.getLogger("hftune")
+    library.handlers, library.propagate = [], True
+    library.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -15,12 +15,14 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -132,6 +134,7 @@ class Prover:
 def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
     """One sitting, in a process of its own: the whole pipeline, killed from inside if ``kill`` demands it."""
     seen = 0
+    os.setsid()  # so that what it forks can be ended with it
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
@@ -306,7 +309,12 @@ class Soak:
                 for process in processes:
                     process.kill()
             time.sleep(POLL)
-        return seconds, joined(processes)
+        codes = joined(processes)
+        for process in processes:
+            # The Prover of a killed process outlives it: its pipes stay open in other forks.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        return seconds, codes
 
     def _check(self, name: str, folder: Path, log: Path, before: list[int], codes: list[int | None]) -> None:
         """What must hold after every sitting, however it ended."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from finished_run import finished_run
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
@@ -124,6 +124,8 @@ ADAPTER = {
 
 @examples(150)
 @given(changes=edits, values=st.one_of(st.none(), turns))
+@example(changes=[], values=[(0.75, True)])  # target_modules
+@example(changes=[], values=[(0.0, "x" * 500)])  # the base
 def test_the_configuration_of_an_adapter(
     changes: list[Edit], values: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,7 +11,7 @@ from hftune.config.section import Section
 
 SCRATCH = "scratch:"
 MINGPT = f"{SCRATCH}mingpt"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
+from hftune.config.model import HUB_ID
 from hftune.data.compressed import GZIP, ending_of, stem_of
 from hftune.data.sources import FORMATS
 from hftune.data.wording import closest, listing, quote
@@ -24,8 +25,6 @@ WORDS = {
 }
 UNLABELLED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
 SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
-
 Files = dict[str, list[Path]]
 """The files of each split; several where a split lies in shards."""
 

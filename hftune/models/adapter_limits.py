@@ -106,6 +106,9 @@ def _unknown(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
 def _slow(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
     """What takes time: long lists, patterns, copies of layers, iterations."""
     for field in sorted(LISTS & config.keys()):
+        if not isinstance(config[field], str | list | dict | None):
+            yield field, config[field], "expected a list or a pattern", AGAIN
+            return
         most = MOST_SAVED if field == "modules_to_save" else MOST_ENTRIES
         if isinstance(config[field], list | dict) and len(config[field]) > most:
             yield field, config[field], f"{len(config[field])} entries, at most {most} are allowed", AGAIN
@@ -134,12 +137,16 @@ def _large(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
 
 def _ranks(config: Mapping[str, Any], folder: Path) -> Iterator[Size]:
     """Ranks: of a matrix in the file, which has as many rows or columns, and both where the rank is an unusual one."""
-    ranks = [("rank_pattern", rank) for rank in dict(config.get("rank_pattern") or {}).values()]
+    ranks = [("rank_pattern", rank) for rank in _table(config.get("rank_pattern")).values()]
     if "r" in config:
         ranks.append(("r", config["r"]))
     shapes = [shape for shape in adapter_shapes(folder).values() if len(shape) > 1 and 0 not in shape] if ranks else []
     most = min(max(map(max, shapes)), max(USUAL_RANK, *map(min, shapes))) if shapes else 0
     yield from ((field, rank, most) for field, rank in ranks)
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _prompt(config: Mapping[str, Any], folder: Path) -> Iterator[Size]:

@@ -51,6 +51,8 @@ TOKENIZER = Wanted("tokenizer", "name a run, or a folder that holds the tokenize
 def locate(name: str) -> str:
     """What ``from_pretrained`` should be given: a run stands for its model folder, all else for itself."""
     folder = Path(name)
+    if not _is_possible(folder):
+        raise HftuneError(f"{name[:100]!r}… is no name of a folder, and no model on the Hub", hint=STARTED_FROM.offline)
     if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
         if is_link(folder / "model"):
             raise HftuneError(
@@ -112,6 +114,15 @@ def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FRO
             cached = try_to_load_from_cache(location, "config.json", revision=section.revision)
             if not isinstance(cached, str):
                 raise OSError(f"no answer about {location}") from error
+
+
+def _is_possible(path: Path) -> bool:
+    """Whether the system takes it as a path at all; one that is too long is refused with an OSError."""
+    try:
+        path.exists()
+    except OSError:
+        return False
+    return True
 
 
 def refuse_unsafe(location: str, section: ModelSection) -> None:
