@@ -108,7 +108,7 @@ def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_scoring_that_does_not_fit_is_refused_before_training() -> None:
     check_memory(splits(), 2**33)
-    with pytest.raises(HftuneError, match=r"scoring dev takes about 3\.7 GB: it has 1,000 rows") as caught:
+    with pytest.raises(HftuneError, match=r"scoring dev takes about 6\.0 GB: it has 1,000 rows") as caught:
         check_memory(splits(), 2**31)
     assert "data.label_column" in caught.value.hint
 
