@@ -4,7 +4,7 @@ python benchmarks/scaling.py                          # 1,000 … 64,000 example
 python benchmarks/scaling.py --most 4000 --longest 64 --plot scaling.png
 
 Processor time is measured, so a busy machine gives the same numbers. Each number of examples is a process of its own,
-with an empty cache: reading, learning the vocabulary, tokenising and one epoch. A second process then prepares the same
+with an empty cache: reading, learning the vocabulary, tokenizing and one epoch. A second process then prepares the same
 rows again from what was kept: what it holds beside the libraries is what the examples themselves take.
 """
 
@@ -126,7 +126,7 @@ def plot(by_count: Sequence[dict[str, float]], by_length: Sequence[dict[str, flo
 
     counts, lengths = [one["examples"] for one in by_count], [one["length"] for one in by_length]
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
-    for name, words in (("prepare", "read, learn the vocabulary, tokenise"), ("train", "one epoch")):
+    for name, words in (("prepare", "read, learn the vocabulary, tokenize"), ("train", "one epoch")):
         seconds = [one[name] for one in by_count]
         left.plot(counts, seconds, marker="o", label=f"{words} (slope {slope(counts[-4:], seconds[-4:]):.2f})")
     middle.plot(counts, [one["gigabytes"] for one in by_count], marker="o")

@@ -162,5 +162,5 @@ def _break_even(eager: float, spent: float, compiled: float, per_update: float, 
 
 
 def _memory_gb(job: Job) -> float:
-    """Peak so far, plus two optimiser moments for every weight that moves."""
+    """Peak so far, plus two optimizer moments for every weight that moves."""
     return (peak_memory() + 8 * job.applied.parameters.trainable) / 2**30

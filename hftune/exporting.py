@@ -20,7 +20,7 @@ from hftune.errors import HftuneError
 from hftune.evaluation.scores import plain_scores
 from hftune.files import write_json
 from hftune.inference import kind_of
-from hftune.labelling import rows_to_score
+from hftune.labeling import rows_to_score
 from hftune.models.classifier import Classifier
 from hftune.models.facts import CARD
 from hftune.models.onnx_model import GRAPH, need_onnx, write_onnx

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hftune import answering, labelling
-from hftune.config.data import LabelledData
+from hftune import answering, labeling
+from hftune.config.data import LabeledData
 from hftune.config.load import load_recipe
 from hftune.config.model import ModelSection
 from hftune.data import DATASETS
@@ -36,7 +36,7 @@ Predictor = Callable[[Rows, int], Iterator[Prediction]]
 
 def _labels(model: str, settings: ModelSection) -> Predictor:
     classifier = Classifier.load(model, section=settings)
-    return lambda rows, size: labelling.stream(classifier, rows, batch_size=size)
+    return lambda rows, size: labeling.stream(classifier, rows, batch_size=size)
 
 
 def _answers(model: str, settings: ModelSection) -> Predictor:
@@ -52,8 +52,8 @@ PREDICTORS: dict[str, Callable[[str, ModelSection], Predictor]] = {
 """How a model of each kind answers texts."""
 
 EVALUATORS: dict[str, Callable[[Request, Listener], Scores]] = {
-    "classify": labelling.evaluate,
-    "joint": labelling.evaluate,
+    "classify": labeling.evaluate,
+    "joint": labeling.evaluate,
     "answer": answering.evaluate,
 }
 """How a model of each kind is scored."""
@@ -97,11 +97,11 @@ def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
     return kind, PREDICTORS[kind](model, settings)
 
 
-def own_columns(model: str) -> LabelledData:
-    """How a run's data names its columns; nothing is named for what is not a run, or has no labelled data."""
+def own_columns(model: str) -> LabeledData:
+    """How a run's data names its columns; nothing is named for what is not a run, or has no labeled data."""
     section = RunDir(Path(model)).read_recipe().data if is_run(Path(model)) else None
-    if not isinstance(section, LabelledData):
-        return LabelledData()
+    if not isinstance(section, LabeledData):
+        return LabeledData()
     embedded = DATASETS.get(section.name)
     return section if embedded is None else embedded.columns(section)
 

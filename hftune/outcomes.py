@@ -58,7 +58,7 @@ class Request:
     split: str | None = None
     """train, dev or test, or all for the rows of a single file."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Settings of labelled data that name columns."""
+    """Settings of labeled data that name columns."""
     metrics: Sequence[str] = ()
     """Further metrics beside the built-in ones."""
     batch_size: int = 64

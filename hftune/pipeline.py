@@ -1,4 +1,4 @@
-"""From a recipe to a finished run: data, model, method, training, artefact, scores, proof, report.
+"""From a recipe to a finished run: data, model, method, training, artifact, scores, proof, report.
 
 ``train`` reads top to bottom and names no task, model, dataset or method: those come from the recipe, through tables.
 Called by ``hftune.cli`` and by Python users (``from hftune import train``).

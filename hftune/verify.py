@@ -32,7 +32,7 @@ TOLERANCE = 1e-4
 
 
 def verify(folder: Path, task: str, probe: list[dict[str, Any]], expected: Any, *, trust: Trust = NO_TRUST) -> None:
-    """Compare the saved artefact's answers, from a fresh process, with those of the model in memory.
+    """Compare the saved artifact's answers, from a fresh process, with those of the model in memory.
 
     Raises:
         RunFailed: It does not load, or says something else.
@@ -157,7 +157,7 @@ def compare(folder: Path, got: Any, expected: Any) -> None:
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
-    """What the saved artefacts say of the probe rows; runs in the fresh process."""
+    """What the saved artifacts say of the probe rows; runs in the fresh process."""
     from hftune.tasks import TASKS
 
     task = TASKS[request["task"]]

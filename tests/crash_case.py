@@ -41,8 +41,8 @@ TRAINING: dict[str, Any] = {
 }
 """43 rows: 6 updates an epoch, the last of 3 rows; 12 in all."""
 TASKS: dict[str, dict[str, Any]] = {
-    "classify": {"data.name": "labelled", "data.max_length": 16, **BERT},
-    "joint": {"data.name": "labelled", "data.max_length": 16, "data.unlabeled": "lines.txt", **BERT},
+    "classify": {"data.name": "labeled", "data.max_length": 16, **BERT},
+    "joint": {"data.name": "labeled", "data.max_length": 16, "data.unlabeled": "lines.txt", **BERT},
     "mlm": {"data.corpus": "lines.txt", "data.dev_share": 0.2, "task.max_length": 16, **BERT},
     "span": {"data.corpus": "lines.txt", "data.dev_share": 0.2, "model.block": 32, **GPT},
     "clm": {"data.corpus": "text", "model.block": 16, "model.vocab_size": 300, "task.sample_tokens": 4, **GPT},
@@ -76,9 +76,9 @@ def sentences(count: int, seed: int) -> list[str]:
 
 def write_data(home: Path) -> Path:
     """What the recipes read, once for all."""
-    (home / "labelled").mkdir()
+    (home / "labeled").mkdir()
     for seed, split in enumerate(("train", "dev", "test")):
-        write_csv(home / "labelled" / f"{split}.csv", list(rows(43 if seed == 0 else 16, seed)), ("label", "text"))
+        write_csv(home / "labeled" / f"{split}.csv", list(rows(43 if seed == 0 else 16, seed)), ("label", "text"))
     (home / "lines.txt").write_text("\n".join(sentences(54, 1)) + "\n")
     (home / "text").mkdir()
     for split, count in (("train", 80), ("valid", 20), ("test", 20)):

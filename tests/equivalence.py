@@ -2,7 +2,7 @@
 
 python tests/equivalence.py OLD NEW                                       every task and method, a few minutes
 python tests/equivalence.py OLD NEW --only classify --output table.md     cases with classify in their name
-python tests/equivalence.py OLD NEW --rename unlabelled=unlabeled --ignore 'metrics/data/notes*'    intended differences
+python tests/equivalence.py OLD NEW --rename unlabeled=unlabeled --ignore 'metrics/data/notes*'    intended differences
 
 Each commit is checked out into a temporary worktree, where one child process trains every pair of task and method of
 the commit's own tests/crash_case.py for a few steps, on one thread of the CPU. What a run leaves is compared value by

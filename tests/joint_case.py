@@ -1,4 +1,4 @@
-"""A tiny joint training that the tests share: labelled and unlabelled rows of made-up tokens."""
+"""A tiny joint training that the tests share: labeled and unlabeled rows of made-up tokens."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hftune.tasks.masking import Masking
 from hftune.training.companion import Companion
 from hftune.training.parts import LossParts
 
-UNLABELLED = 23
+UNLABELED = 23
 
 
-def examples(count: int = UNLABELLED) -> Examples:
+def examples(count: int = UNLABELED) -> Examples:
     draw = np.random.default_rng(9)
     return Examples([[1, *draw.integers(10, 60, int(draw.integers(5, 20))).tolist()] for _ in range(count)], None)
 
 
 def inputs(train_rows: int, batch_size: int, weight: Callable[[float], float]) -> dict[str, Any]:
     """What replaces the plain inputs of a ``Case``; made anew for each trainer."""
-    unlabelled, parts = examples(), LossParts()
+    unlabeled, parts = examples(), LossParts()
     masking = Masking(1, 0.3, 2, frozenset(range(5)), np.arange(5, 64))
     return {
-        "train": PairedRows(rows(train_rows, 1), MaskedRows(unlabelled, masking)),  # type: ignore[arg-type]
+        "train": PairedRows(rows(train_rows, 1), MaskedRows(unlabeled, masking)),  # type: ignore[arg-type]
         "collator": PairedCollator(collate, 0),
         "loss": JointLoss(ClassificationLoss(None, 0.0), parts),
         "parts": parts,
-        "companion": Companion(unlabelled.lengths, batch_size, weight, "mlm_labels", "mlm_items", "mlm_alpha"),
+        "companion": Companion(unlabeled.lengths, batch_size, weight, "mlm_labels", "mlm_items", "mlm_alpha"),
         "keep_columns": True,
     }
 

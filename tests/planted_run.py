@@ -39,7 +39,7 @@ def plant_run(path: Path, **changes: Any) -> RunDir:
 
 
 def predictions(seed: int, rows: int = 500) -> list[dict[str, Any]]:
-    """Rows of a model that mostly hits, else errs to a neighbour; the hostile texts are its surest mistakes."""
+    """Rows of a model that mostly hits, else errs to a neighbor; the hostile texts are its surest mistakes."""
     random = np.random.default_rng(seed)
     found = []
     for index in range(rows):

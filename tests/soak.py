@@ -382,7 +382,7 @@ def main() -> None:
 def prepared(folder: Path) -> Path:
     """A folder with the data of the soak, which is written once."""
     folder.mkdir(parents=True, exist_ok=True)
-    return folder if (folder / "labelled").is_dir() else write_data(folder)
+    return folder if (folder / "labeled").is_dir() else write_data(folder)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {
         "pipeline",
         "inference",
-        "labelling",
+        "labeling",
         "answering",
         "outcomes",
         "verify",

@@ -201,7 +201,7 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
         assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), Silent())
     assert "data.max_length" in failed.value.hint
     odd = recipe(home, "joint", **AUTO, **{"task.mlm_batch_size": 5})
-    with pytest.raises(RunFailed, match="a pass of 8 rows beside 5 unlabelled ones"):
+    with pytest.raises(RunFailed, match="a pass of 8 rows beside 5 unlabeled ones"):
         assemble(odd, RunDir(tmp_path), Silent())
     monkeypatch.setattr(HftuneTrainer, "sharding", True)
     with pytest.raises(HftuneError, match="sharded"):
@@ -209,7 +209,7 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
 
 
 def test_a_device_says_no(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU the longest batch is tried while what the optimiser will need is held; meta stands for one here."""
+    """On a GPU the longest batch is tried while what the optimizer will need is held; meta stands for one here."""
     train, sizes = Trial.train, []
 
     def full(self: Trial, size: int, beside: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""BoolQ: its file formats, ``hftune boolq`` under a method, the artefacts, and the study of all methods."""
+"""BoolQ: its file formats, ``hftune boolq`` under a method, the artifacts, and the study of all methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from hftune import data as datasets
 from hftune.config import load_recipe
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.errors import HftuneError
 from hftune.hub.contents import published_files
 from hftune.methods import METHODS
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_original_files(folder: Path) -> None:
-    splits = datasets.load(LabelledData(name=str(folder)))
+    splits = datasets.load(LabeledData(name=str(folder)))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert (len(splits.train), len(splits.dev)) == (54, 18)
     assert splits.test is not None and len(splits.test) == 6, "test is cut from train"
@@ -69,21 +69,21 @@ def test_the_original_files(folder: Path) -> None:
 
 
 def test_the_files_of_superglue(tmp_path: Path) -> None:
-    def renamed(rows: list[dict[str, Any]], labelled: bool = True) -> list[dict[str, Any]]:
+    def renamed(rows: list[dict[str, Any]], labeled: bool = True) -> list[dict[str, Any]]:
         kept = [{"question": row["question"], "passage": row["passage"], "idx": i} for i, row in enumerate(rows)]
-        return [{**new, "label": old["answer"]} if labelled else new for new, old in zip(kept, rows, strict=True)]
+        return [{**new, "label": old["answer"]} if labeled else new for new, old in zip(kept, rows, strict=True)]
 
     write(tmp_path / "BoolQ" / "train.jsonl", renamed(questions(30, 1)))
     write(tmp_path / "BoolQ" / "val.jsonl", renamed(questions(9, 2)))
-    write(tmp_path / "BoolQ" / "test.jsonl", renamed(questions(9, 3), labelled=False))
-    splits = datasets.load(LabelledData(name=str(tmp_path / "BoolQ")))
+    write(tmp_path / "BoolQ" / "test.jsonl", renamed(questions(9, 3), labeled=False))
+    splits = datasets.load(LabeledData(name=str(tmp_path / "BoolQ")))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert splits.test is not None and splits.test["label"] == [-1] * 9
     assert splits.train[0]["text"].startswith("is house") and "built long ago" in splits.train[0]["text_pair"]
 
 
 def test_the_embedded_sample() -> None:
-    splits = datasets.load(LabelledData(name="boolq-mini"))
+    splits = datasets.load(LabeledData(name="boolq-mini"))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert len(splits.dev) == 800 and splits.test is not None
     assert 0.58 < sum(splits.train["label"]) / len(splits.train) < 0.66

@@ -123,12 +123,12 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     assert parts[0] + [token for part in parts[1:] for token in part[1:]] == packed.tokens.tolist()
 
     def never(*_: Any) -> Any:
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
-    monkeypatch.setattr(packing, "_tokenised", never)
+    monkeypatch.setattr(packing, "_tokenized", never)
     assert pack(split, facts, tokenizer, tokenizer.eos_token_id).fingerprint == packed.fingerprint
     other = train_vocabulary("bpe", lambda: [lines(20, 1)], Learning(280))
-    with pytest.raises(AssertionError, match="tokenised again"):
+    with pytest.raises(AssertionError, match="tokenized again"):
         pack(split, facts, other, other.eos_token_id)
 
 

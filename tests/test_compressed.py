@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tiny import QUICK, rows
 
-from hftune.config.data import CorpusData, LabelledData, QuestionData
+from hftune.config.data import CorpusData, LabeledData, QuestionData
 from hftune.data import compressed, load, load_texts
 from hftune.data.compressed import ending_of, stem_of
 from hftune.data.locate import is_hub_id
 from hftune.data.questions import load_questions
 from hftune.data.stream import stream_corpus
-from hftune.data.unlabelled import read_lines
+from hftune.data.unlabeled import read_lines
 from hftune.errors import HftuneError
 
 FOUND = rows(40, seed=1)
@@ -37,8 +37,8 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("ending", PLAIN)
 def test_a_compressed_file_is_the_same_data(tmp_path: Path, ending: str) -> None:
-    plain = load(LabelledData(name=str(write(tmp_path / f"a{ending}", PLAIN[ending]))))
-    small = load(LabelledData(name=str(write(tmp_path / f"b{ending}.gz", PLAIN[ending]))))
+    plain = load(LabeledData(name=str(write(tmp_path / f"a{ending}", PLAIN[ending]))))
+    small = load(LabeledData(name=str(write(tmp_path / f"b{ending}.gz", PLAIN[ending]))))
     assert small.fingerprints == plain.fingerprints
     assert len(small.train) + len(small.dev) + len(small.test or []) == len(FOUND)
 
@@ -49,11 +49,11 @@ def test_split_files_and_shards_of_a_folder(tmp_path: Path) -> None:
         write(tmp_path / f"train-0000{number}-of-00002.csv.gz", header + "".join(lines[number * 12 : number * 12 + 12]))
     write(tmp_path / "dev.csv.gz", header + "".join(lines[24:32]))
     write(tmp_path / "test.CSV.GZ", header + "".join(lines[32:]))
-    splits = load(LabelledData(name=str(tmp_path)))
+    splits = load(LabeledData(name=str(tmp_path)))
     assert [len(part) for part in splits.named.values()] == [24, 8, 8]
     write(tmp_path / "dev.csv", PLAIN[".csv"])
     with pytest.raises(HftuneError, match=r"several files that could be dev: 'dev.csv', 'dev.csv.gz'"):
-        load(LabelledData(name=str(tmp_path)))
+        load(LabeledData(name=str(tmp_path)))
 
 
 def test_corpora_unlabeled_text_and_questions(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_bomb_is_refused_wherever_it_is_read(tmp_path: Path, monkeypatch: pyte
     bomb = write(tmp_path / "bomb.jsonl.gz", '{"text": "' + "a" * (3 << 20) + '", "label": "x"}\n')
     assert bomb.stat().st_size < 10_000
     for read in (
-        lambda: load(LabelledData(name=str(bomb))),
+        lambda: load(LabeledData(name=str(bomb))),
         lambda: stream_corpus(CorpusData(name=str(bomb), dev_share=0.1)),
         lambda: load_texts(CorpusData(name=str(bomb), dev_share=0.1)),
     ):
@@ -109,7 +109,7 @@ def test_memory_bounds_what_is_read_whole(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(compressed, "MAX_IN_MEMORY", 1000)
     path = write(tmp_path / "a.csv.gz", PLAIN[".csv"])
     with pytest.raises(HftuneError, match="decompresses to more than"):
-        load(LabelledData(name=str(path)))
+        load(LabeledData(name=str(path)))
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_memory_bounds_what_is_read_whole(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_damaged_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv.gz").write_bytes(content)
     with pytest.raises(HftuneError, match=r"'a.csv.gz' is not a gzip file that can be read") as caught:
-        load(LabelledData(name=str(tmp_path / "a.csv.gz")))
+        load(LabeledData(name=str(tmp_path / "a.csv.gz")))
     assert "must not end in .gz" in caught.value.hint
 
 
 def test_a_compressed_file_without_its_ending_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(gzip.compress(PLAIN[".csv"].encode()))
     with pytest.raises(HftuneError, match="gzip") as caught:
-        load(LabelledData(name=str(tmp_path / "a.csv")))
+        load(LabeledData(name=str(tmp_path / "a.csv")))
     assert "'a.csv.gz'" in caught.value.hint
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 import hftune
 from hftune.config import Recipe, RecipeError, kinds, load, load_recipe, recipe_yaml, schema, setting_rows
-from hftune.config.data import CorpusData, LabelledData, QuestionData
+from hftune.config.data import CorpusData, LabeledData, QuestionData
 from hftune.config.method import FullMethod
 from hftune.config.section import Section
 from hftune.config.task import ClassifyTask, SpanTask, Task
@@ -225,7 +225,7 @@ def test_kinds_of_a_class_and_of_a_union() -> None:
 
 def test_a_command_takes_only_recipes_of_its_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class JointTask(Task):
-        data_kind: ClassVar[str] = "labelled"
+        data_kind: ClassVar[str] = "labeled"
         command: ClassVar[str] = "joint"
         kind: Literal["joint"] = "joint"
         select_by: str = "accuracy"
@@ -248,18 +248,18 @@ def test_a_command_takes_only_recipes_of_its_task(monkeypatch: pytest.MonkeyPatc
 def test_data_are_of_the_kind_that_the_task_reads(tmp_path: Path) -> None:
     assert load_recipe(task="span").data == Recipe(task=SpanTask()).data == CorpusData(dev_share=0.0)
     assert load_recipe(sets=["task.kind=answer", "data.name=mine"]).data == QuestionData(name="mine")
-    assert load_recipe().data == Recipe(task=ClassifyTask()).data == LabelledData()
+    assert load_recipe().data == Recipe(task=ClassifyTask()).data == LabeledData()
     path = write(tmp_path, "data: {name: mine.txt, documents: paragraphs}\n")
     assert load_recipe(path, sets=["data.kind=corpus"], task="span").data.name == "mine.txt", "the kind it had anyway"
     assert "It belongs to kind corpus." in problems(path)["data.documents"]
 
 
 def test_data_that_do_not_suit_the_task_are_refused() -> None:
-    found = problems(sets=["task.kind=span", "data.kind=labelled"])["data.kind"]
-    assert "task.kind span reads data of kind corpus; got labelled" in found
+    found = problems(sets=["task.kind=span", "data.kind=labeled"])["data.kind"]
+    assert "task.kind span reads data of kind corpus; got labeled" in found
     assert "set task.kind to classify" in found
-    with pytest.raises(ValueError, match="reads corpus data; got labelled"):
-        Recipe(task=SpanTask(), data=LabelledData())
+    with pytest.raises(ValueError, match="reads corpus data; got labeled"):
+        Recipe(task=SpanTask(), data=LabeledData())
 
 
 def test_a_change_of_task_leaves_out_data_of_another_kind(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data import load
 from hftune.errors import HftuneError
 
@@ -21,7 +21,7 @@ GOOD = b"text,label\n" + b"".join(b"row %d,%s\n" % (i, (b"no", b"yes")[i % 2]) f
 
 def refused(path: Path | str, **options: Any) -> HftuneError:
     with pytest.raises(HftuneError) as caught:
-        load(LabelledData(name=str(path), **options))
+        load(LabeledData(name=str(path), **options))
     assert caught.value.exit_code == 2
     assert caught.value.hint
     return caught.value
@@ -172,7 +172,7 @@ def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
     (inside / "train.csv").unlink()
     with_bytes(inside, GOOD, "rows.csv")
     (inside / "train.csv").symlink_to("rows.csv")
-    assert len(load(LabelledData(name=str(inside))).train) == 16
+    assert len(load(LabeledData(name=str(inside))).train) == 16
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "~nobody-has-this-name/x.csv", "x" * 5000, "../../up/there", "a/b/c"])
@@ -182,14 +182,14 @@ def test_names_that_lead_nowhere(name: str) -> None:
 
 def test_an_embedded_text_has_no_labels() -> None:
     with pytest.raises(HftuneError, match="prose is an embedded text without labels") as caught:
-        load(LabelledData(name="prose"))
+        load(LabeledData(name="prose"))
     assert "hftune pretrain --corpus prose" in caught.value.hint and "reviews" in caught.value.hint
 
 
 def test_more_labels_than_rows(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
-    assert "asks for 17 labelled rows, train has 16" in refused(path, labels=17).message
-    assert len(load(LabelledData(name=str(path), labels=16)).train) == 16
+    assert "asks for 17 labeled rows, train has 16" in refused(path, labels=17).message
+    assert len(load(LabeledData(name=str(path), labels=16)).train) == 16
     assert "the 1 rows of data.labels" in refused(path, labels=1).message
     assert "take all of train" in refused(path, dev_share=0.6, test_share=0.4).message
 
@@ -234,7 +234,7 @@ def test_mutated_files_end_in_rows_or_in_our_error(tmp_path: Path, ending: str, 
         content = content[:at] + replacement + content[at + len(replacement) // 2 :]
     path.write_bytes(content[: len(content) - cut] if cut < 60 else content)
     try:
-        splits = load(LabelledData(name=str(path)))
+        splits = load(LabeledData(name=str(path)))
     except HftuneError as error:
         assert error.hint
     else:

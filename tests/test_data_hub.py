@@ -12,21 +12,21 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from loopback_hub import serve
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data import load
 from hftune.data.hub import choose_split
 from hftune.errors import HftuneError
 
 SCRIPT = """
 import json, sys
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data import load
 from hftune.errors import HftuneError
 
 seen = {}
 for key, options in json.loads(sys.argv[1]).items():
     try:
-        splits = load(LabelledData(**options))
+        splits = load(LabeledData(**options))
     except HftuneError as error:
         seen[key] = [error.message, error.hint]
     else:
@@ -105,7 +105,7 @@ def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(HftuneError, match="the Hub can't be reached for the dataset 'nobody/has-this'") as caught:
-        load(LabelledData(name="nobody/has-this"))
+        load(LabeledData(name="nobody/has-this"))
     assert "no network is needed for reviews" in caught.value.hint
 
 
@@ -127,6 +127,6 @@ def test_a_dataset_of_the_hub_keeps_its_name_as_source(monkeypatch: pytest.Monke
     import hftune.data.hub as hub
 
     monkeypatch.setattr(hub, "_download", lambda *_: (DatasetDict(train=part(20, "train")), []))
-    splits = load(LabelledData(name="tester/moods"))
+    splits = load(LabeledData(name="tester/moods"))
     assert splits.source == "tester/moods"
     assert len(splits.train) == 16

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data import Splits, load
-from hftune.data.columns import find_unlabelled
+from hftune.data.columns import find_unlabeled
 
 WORDS = ("good", "bad", "plain")
 
@@ -38,7 +38,7 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read(path: Path | str, **options: Any) -> Splits:
-    return load(LabelledData(name=str(path), **options))
+    return load(LabeledData(name=str(path), **options))
 
 
 def names(splits: Splits, split: str = "train") -> list[str]:
@@ -223,12 +223,12 @@ def test_class_names_in_parquet_keep_their_order(tmp_path: Path) -> None:
     assert gathered(splits)["row 0 is good, they say"] == "better"
 
 
-def test_rows_marked_unlabelled_by_their_classes_are_left_out(tmp_path: Path) -> None:
+def test_rows_marked_unlabeled_by_their_classes_are_left_out(tmp_path: Path) -> None:
     features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
     Dataset.from_list(rows_of(30, (0, 1, -1)), features=features).to_parquet(tmp_path / "train.parquet")
     splits = read(tmp_path)
     assert len(gathered(splits)) == 20
-    assert any("10 rows" in note and "unlabelled" in note for note in splits.notes)
+    assert any("10 rows" in note and "unlabeled" in note for note in splits.notes)
 
 
 @pytest.mark.parametrize("how", ["column missing", "empty", "minus one"])
@@ -344,4 +344,4 @@ def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:
 def test_the_texts_of_rows_that_have_no_label(
     names: str, section: dict[str, str], found: tuple[str | None, ...]
 ) -> None:
-    assert find_unlabelled(names.split(), LabelledData(**section)) == found
+    assert find_unlabeled(names.split(), LabeledData(**section)) == found

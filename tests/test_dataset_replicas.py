@@ -15,7 +15,7 @@ BRIEF = ("--model", "scratch:bert-tiny", "--set", "model.vocab_size=300", "--set
 BRIEF += ("--batch-size", "8", "--max-length", "16")
 LOAD = """
 import datasets, json, os
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data import load
 from hftune.errors import HftuneError
 
@@ -23,7 +23,7 @@ seen = []
 for options in json.loads(os.environ["OPTIONS"]):
     datasets.config.HF_HUB_OFFLINE = options.pop("offline", False)
     try:
-        splits = load(LabelledData(**options))
+        splits = load(LabeledData(**options))
     except HftuneError as error:
         seen.append({"message": error.message, "hint": error.hint})
     else:
@@ -165,7 +165,7 @@ REFUSED = (
         for subset in ("mnli_matched", "mnli_mismatched")
     ),
     Refused("google/boolq", {"subset": "boolq"}, ("no configuration 'boolq'; it has 'default'",), ("data.subset",)),
-    Refused("stanfordnlp/imdb", {"train": "unsupervised"}, ("48 rows that the source marks as unlabelled",), ()),
+    Refused("stanfordnlp/imdb", {"train": "unsupervised"}, ("48 rows that the source marks as unlabeled",), ()),
     Refused(
         "odegiber/hate_speech18",
         {},
@@ -380,7 +380,7 @@ def test_examples_with_holes_do_not_stop_a_published_dataset(client: Client) -> 
     )
     assert left["sizes"] == {"train": 22, "dev": 22}
     assert "tester/single (train): 1 row with no text in 'text' left out" in left["notes"]
-    assert "tester/single (train): 1 row that the source marks as unlabelled left out" in left["notes"]
+    assert "tester/single (train): 1 row that the source marks as unlabeled left out" in left["notes"]
 
 
 def test_several_labels_and_unused_columns(client: Client) -> None:

@@ -29,8 +29,8 @@ def test_rate_and_mean_over_a_million_draws(p: float) -> None:
     assert scale == pytest.approx(1 / (1 - p), rel=2e-4)
 
 
-def test_the_four_elements_of_a_word_and_neighbours_are_independent() -> None:
-    """Each element has bits of its own: no position drops more, and neighbours drop together as often as by chance."""
+def test_the_four_elements_of_a_word_and_neighbors_are_independent() -> None:
+    """Each element has bits of its own: no position drops more, and neighbors drop together as often as by chance."""
     torch.manual_seed(1)
     gone = (dropout(torch.ones(DRAWS), 0.1) == 0).double().view(-1, 4)
     spread = 5 * math.sqrt(0.1 * 0.9 / (DRAWS / 4))

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from hftune.config import load_recipe
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.labelling import stream
+from hftune.labeling import stream
 from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier
 from hftune.models.presets import PRESETS
@@ -146,7 +146,7 @@ def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune
         ("ask.tsv", b"text\tn\n\t2\n", "ask.tsv, line 2: 'text' is empty"),
     ],
 )
-def test_rows_without_a_text_are_not_labelled(name: str, content: bytes, says: str, here: Path, hftune: Hftune) -> None:
+def test_rows_without_a_text_are_not_labeled(name: str, content: bytes, says: str, here: Path, hftune: Hftune) -> None:
     model = tiny_bert(here / "model", ["bad", "good"])
     Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", False).save(here / "saved")
     (here / name).write_bytes(content)

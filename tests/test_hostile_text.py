@@ -202,7 +202,7 @@ def test_whatever_is_printed_on_a_terminal_is_shown_and_not_obeyed() -> None:
     console.print(table)
     console.print(Text(EVIL, style="bold"))
     console.print(EVIL)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())  # rich's own colours
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())  # rich's own colors
     assert UNSAFE.search(plain) is None and "owned" in plain
     assert "\x1b]0;" not in screen.getvalue() and "\x1b[31mred" not in screen.getvalue()
 
@@ -238,7 +238,7 @@ def test_a_row_of_ten_million_characters(here: Path, hftune: Hftune, ending: str
 
 
 @pytest.mark.slow
-def test_a_text_of_ten_million_characters_is_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_of_ten_million_characters_is_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of tokenizing, so not for every day; what a screen shows of it is short."""
     from finished_run import finished_run
 

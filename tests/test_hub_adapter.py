@@ -81,7 +81,7 @@ def test_training_goes_on_from_it(client: Client, published: Path, tmp_path: Pat
     assert not (model / "adapter_config.json").exists()
     metrics = json.loads((tmp_path / "on" / "metrics.json").read_text())
     assert metrics["parameters"]["trainable"] == metrics["parameters"]["total"]
-    assert "newly initialised" not in done.stderr  # the adapter's own head
+    assert "newly initialized" not in done.stderr  # the adapter's own head
 
 
 def test_an_adapter_that_starts_from_it_has_the_merged_weights_for_a_base(

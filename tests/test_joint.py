@@ -1,4 +1,4 @@
-"""``hftune joint`` and the masked language model alone, from data to artefact, and what both refuse before training."""
+"""``hftune joint`` and the masked language model alone, from data to artifact, and what both refuse before training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hftune.config import load_recipe
-from hftune.config.data import CorpusData, JointData, LabelledData
+from hftune.config.data import CorpusData, JointData, LabeledData
 from hftune.config.model import ModelSection
 from hftune.config.task import JointTask
 from hftune.data import load, load_joint, load_texts
-from hftune.data.unlabelled import seen_among
+from hftune.data.unlabeled import seen_among
 from hftune.dryrun import dry_run
 from hftune.errors import HftuneError
 from hftune.evaluation.masked import masked_scores, unigram_scores
@@ -74,10 +74,10 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     flags = ("--unlabeled", "more.txt", "--mlm-alpha", "0.5", "--mlm-batch-size", "4", "--output", "run", "--json")
     code, out, err = hftune("joint", "--data", "data", *tiny.QUICK, *flags, "--set", "train.log_steps=2")
     assert code == 0, err
-    assert "1 of the 16 test texts stand in the unlabelled text" in err
+    assert "1 of the 16 test texts stand in the unlabeled text" in err
     metrics = json.loads(out)
     assert metrics["verified"] and metrics["task"] == "joint"
-    assert metrics["data"]["rows"] == {"train": 40, "dev": 16, "test": 16, "unlabelled": LINES + 2}
+    assert metrics["data"]["rows"] == {"train": 40, "dev": 16, "test": 16, "unlabeled": LINES + 2}
     rows = [row for row in read_jsonl(folder / "run/history.jsonl") if "split" not in row]
     for row in rows:
         assert row["loss"] == pytest.approx(row["classification_loss"] + 0.5 * row["mlm_loss"], rel=1e-5)
@@ -120,7 +120,7 @@ def test_a_weight_of_0_is_classification_bit_for_bit(folder: Path) -> None:
     histories = [(folder / name / "history.jsonl").read_text() for name in ("plain", "none", "some")]
     timeless = [[{**row, "seconds": 0} for row in map(json.loads, text.splitlines())] for text in histories]
     assert timeless[0] == timeless[1] != timeless[2]
-    assert len(some.tokenizer) > len(plain.tokenizer), "a scratch vocabulary knows the unlabelled words"
+    assert len(some.tokenizer) > len(plain.tokenizer), "a scratch vocabulary knows the unlabeled words"
 
 
 def test_two_stages(folder: Path) -> None:
@@ -153,8 +153,8 @@ def test_two_stages(folder: Path) -> None:
     assert type(plain).__name__ == "BertForSequenceClassification"
 
 
-def test_texts_of_labelled_data(folder: Path) -> None:
-    corpus = load_texts(CorpusData(name="data", documents="labelled", dev_share=0.1))
+def test_texts_of_labeled_data(folder: Path) -> None:
+    corpus = load_texts(CorpusData(name="data", documents="labeled", dev_share=0.1))
     assert [len(part) for part in (corpus.train, corpus.dev, corpus.test or ())] == [40, 16, 16]
     assert corpus.train[0] == tiny.rows(1, 0)[0][1]
     reviews = load_texts(CorpusData(name="reviews", dev_share=0.1))
@@ -164,7 +164,7 @@ def test_texts_of_labelled_data(folder: Path) -> None:
 
 def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
     rows = ["text,text_pair,label"]
-    rows += [f"is house {number} red,House {number // 2} has a colour.,{'yn'[number % 2]}" for number in range(40)]
+    rows += [f"is house {number} red,House {number // 2} has a color.,{'yn'[number % 2]}" for number in range(40)]
     (here / "pairs.csv").write_text("\n".join(rows), encoding="utf-8")
     found = load_joint(JointData(name="pairs.csv", unlabeled="train"))
     passages = {name: set(part["text_pair"]) for name, part in found.named.items()}
@@ -174,18 +174,18 @@ def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
     assert found.leaks() == expected and all(expected.values())
 
 
-def test_which_unlabelled_texts() -> None:
+def test_which_unlabeled_texts() -> None:
     everything = load_joint(JointData(name="reviews", labels=50))
-    assert len(everything.train) == 50 and len(everything.unlabelled.texts) == 5000
+    assert len(everything.train) == 50 and len(everything.unlabeled.texts) == 5000
     assert everything.leaks() == {}
-    plain = load(LabelledData(name="reviews", labels=50))
+    plain = load(LabeledData(name="reviews", labels=50))
     assert plain.fingerprints == everything.fingerprints, "methods that are compared train on the same 50"
-    assert set(plain.train["text"]) < set(load(LabelledData(name="reviews", labels=200)).train["text"])
+    assert set(plain.train["text"]) < set(load(LabeledData(name="reviews", labels=200)).train["text"])
     own = load_joint(JointData(name="reviews", labels=50, unlabeled="train"))
-    assert len(own.unlabelled.texts) == 4000, "all training texts, whatever data.labels says"
-    few = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=100)).unlabelled.texts
-    fewer = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=20)).unlabelled.texts
-    assert len(few) == 100 and set(fewer) < set(few) < set(everything.unlabelled.texts)
+    assert len(own.unlabeled.texts) == 4000, "all training texts, whatever data.labels says"
+    few = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=100)).unlabeled.texts
+    fewer = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=20)).unlabeled.texts
+    assert len(few) == 100 and set(fewer) < set(few) < set(everything.unlabeled.texts)
 
 
 def test_seen_among() -> None:
@@ -244,8 +244,8 @@ def test_what_is_said_of_the_rows_and_of_the_first_batch(folder: Path) -> None:
         for more in ({"task.mlm_alpha": 0.1}, {"task.mlm_alpha": 1.0, "data.block_size": 8})
     ]
     assert losses[0] < losses[1] - 1, "the weight counts"
-    assert f"{LINES} of {LINES} unlabelled texts are cut at 8 tokens; --block-size N reads all of each" in heard
-    assert any(text.startswith("unlabelled: ") and "blocks of at most 8 tokens" in text for text in heard)
+    assert f"{LINES} of {LINES} unlabeled texts are cut at 8 tokens; --block-size N reads all of each" in heard
+    assert any(text.startswith("unlabeled: ") and "blocks of at most 8 tokens" in text for text in heard)
     assert any("training rows are cut at 8 tokens" in text for text in heard)
     fit(assemble(load_recipe(None, settings, task="joint"), RunDir.create(folder / "run"), Heard()).trainer)
     assert any(text.startswith("only 5 updates in all") for text in heard)
@@ -255,8 +255,8 @@ def test_weights_on_a_line() -> None:
     assert [JointTask(mlm_alpha=0.4).alpha_at(done) for done in (0, 0.5, 1)] == [0.4, 0.4, 0.4]
     falling = JointTask(mlm_alpha=1.0, mlm_alpha_end=0.0)
     assert [falling.alpha_at(done) for done in (0, 0.25, 1)] == [1.0, 0.75, 0.0]
-    assert falling.reads_unlabelled and JointTask(mlm_alpha=0.0, mlm_alpha_end=1.0).reads_unlabelled
-    assert not JointTask(mlm_alpha=0.0).reads_unlabelled
+    assert falling.reads_unlabeled and JointTask(mlm_alpha=0.0, mlm_alpha_end=1.0).reads_unlabeled
+    assert not JointTask(mlm_alpha=0.0).reads_unlabeled
 
 
 def test_an_architecture_without_a_masked_language_model_here() -> None:

@@ -53,18 +53,18 @@ def joint(request: pytest.FixtureRequest) -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def batch() -> dict[str, torch.Tensor]:
     draw = torch.Generator().manual_seed(1)
-    labelled, unlabelled = torch.randint(5, 60, (4, 9), generator=draw), torch.randint(5, 60, (6, 7), generator=draw)
-    mask = torch.ones_like(unlabelled)
-    unlabelled[0, 5:], mask[0, 5:] = 1, 0
-    truth = torch.full_like(unlabelled, -100)
-    truth[:, 2], truth[3, 4] = unlabelled[:, 2], unlabelled[3, 4]
-    unlabelled = unlabelled.clone()
-    unlabelled[:, 2] = 4
+    labeled, unlabeled = torch.randint(5, 60, (4, 9), generator=draw), torch.randint(5, 60, (6, 7), generator=draw)
+    mask = torch.ones_like(unlabeled)
+    unlabeled[0, 5:], mask[0, 5:] = 1, 0
+    truth = torch.full_like(unlabeled, -100)
+    truth[:, 2], truth[3, 4] = unlabeled[:, 2], unlabeled[3, 4]
+    unlabeled = unlabeled.clone()
+    unlabeled[:, 2] = 4
     return {
-        "input_ids": labelled,
-        "attention_mask": torch.ones_like(labelled),
+        "input_ids": labeled,
+        "attention_mask": torch.ones_like(labeled),
         "labels": torch.tensor([0, 2, 1, 2]),
-        "mlm_input_ids": unlabelled,
+        "mlm_input_ids": unlabeled,
         "mlm_attention_mask": mask,
         "mlm_labels": truth,
     }

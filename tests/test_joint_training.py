@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joint_case import UNLABELLED, examples, joint_bert, joint_case
+from joint_case import UNLABELED, examples, joint_bert, joint_case
 from training_case import CrashAt, KilledError, same
 
 from hftune.training import fit
@@ -24,7 +24,7 @@ def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **c
     return PairedBatches(companion=companion, bucketed=True, world_size=world, rank=rank, **settings)
 
 
-def test_unlabelled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None:
+def test_unlabeled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None:
     sampler = batches()
     drawn: list[Beside] = []
     for epoch in range(4):
@@ -32,15 +32,15 @@ def test_unlabelled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None
         for batch in sampler:
             drawn += [key for key in batch if isinstance(key, Beside)]
     assert len(drawn) == 4 * len(sampler) * 5
-    rounds = [drawn[start : start + UNLABELLED] for start in range(0, len(drawn), UNLABELLED)]
+    rounds = [drawn[start : start + UNLABELED] for start in range(0, len(drawn), UNLABELED)]
     for number, keys in enumerate(rounds[:-1]):
         assert {key.epoch for key in keys} == {number}
-        assert sorted(key.row for key in keys) == list(range(UNLABELLED)), "each row once a round"
+        assert sorted(key.row for key in keys) == list(range(UNLABELED)), "each row once a round"
     for one, other in pairwise(rounds[:-1]):
         assert [key.row for key in one] != [key.row for key in other]
 
 
-def test_labelled_rows_come_as_without_a_companion() -> None:
+def test_labeled_rows_come_as_without_a_companion() -> None:
     paired = batches()
     plain = RankBatches(rows=41, batch_size=8, accumulation=2, world_size=1, rank=0, seed=1, lengths=None)
     for epoch in (0, 2):
@@ -72,7 +72,7 @@ SETTINGS = {"batch_size": 8, "accumulation": 2, "epochs": 3, "log_steps": 2, "ev
 
 
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> None:
-    """The checkpoint lies in the middle of an epoch, of a round of the unlabelled rows and of a log interval."""
+    """The checkpoint lies in the middle of an epoch, of a round of the unlabeled rows and of a log interval."""
 
     def case(name: str) -> Any:
         settings = {**SETTINGS, "log_steps": 3}

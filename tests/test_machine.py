@@ -176,7 +176,7 @@ def test_muon_computes_in_the_precision_it_was_given(monkeypatch: pytest.MonkeyP
         seen.append(stacked.dtype)
         return stacked
 
-    monkeypatch.setattr("hftune.training.muon.orthogonalise", watched)
+    monkeypatch.setattr("hftune.training.muon.orthogonalize", watched)
     for bf16 in (False, True):
         model = tiny_bert()
         for parameter in model.parameters():

@@ -44,7 +44,7 @@ def test_tied_embedding_is_one_tensor_and_stays_so(tmp_path: Path) -> None:
     assert tiny().lm_head.weight is not tiny().model.token_embedding.weight
 
 
-def test_gpt2_initialisation() -> None:
+def test_gpt2_initialization() -> None:
     torch.manual_seed(0)
     model = MinGPTForCausalLM(MinGPTConfig())
     for name, parameter in model.named_parameters():

@@ -29,7 +29,7 @@ from transformers import (
 from hftune.errors import HftuneError
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.training.matrices import block_matrices
-from hftune.training.muon import muon_for, orthogonalise
+from hftune.training.muon import muon_for, orthogonalize
 
 pytestmark = pytest.mark.numeric
 
@@ -62,7 +62,7 @@ def spectrum(rows: int, cols: int, values: Tensor) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize(("rows", "cols"), [(24, 24), (16, 40), (40, 16)])
 def test_singular_values_become_one_and_vectors_stay(rows: int, cols: int) -> None:
     u, v, matrix = spectrum(rows, cols, torch.logspace(0, -1.5, min(rows, cols)))
-    made = orthogonalise(torch.stack([matrix, 1000 * matrix]))
+    made = orthogonalize(torch.stack([matrix, 1000 * matrix]))
     torch.testing.assert_close(made[0], made[1], rtol=1e-4, atol=1e-4)  # the size of a gradient does not matter
     core = u.mT @ made[0] @ v  # diagonal where the singular vectors are the matrix's own
     assert (core - core.diagonal().diag()).abs().max() < 1e-3
@@ -75,19 +75,19 @@ def test_singular_values_become_one_and_vectors_stay(rows: int, cols: int) -> No
 def test_the_short_way_for_wide_matrices_is_the_long_way() -> None:
     """Also where a gradient has directions that it hardly speaks of: ten thousandths of the largest, and nothing."""
     _, _, wide = spectrum(16, 64, torch.cat([torch.logspace(0, -4, 12), torch.zeros(4)]))
-    made = orthogonalise(wide[None])[0]
+    made = orthogonalize(wide[None])[0]
     torch.testing.assert_close(made.double(), plain_polar(wide), rtol=0, atol=2e-3)
 
 
 def test_bf16_is_computed_in_bf16_and_comes_close(cpu_bf16: None) -> None:
     _, _, wide = spectrum(16, 64, torch.linspace(1.0, 0.1, 16))
-    rough = orthogonalise(wide[None].bfloat16())[0]
+    rough = orthogonalize(wide[None].bfloat16())[0]
     assert rough.dtype == torch.bfloat16
     assert (rough.double() - plain_polar(wide)).norm() < 0.1 * plain_polar(wide).norm()
 
 
 def test_a_matrix_of_zeros_stays_zero() -> None:
-    assert torch.equal(orthogonalise(torch.zeros(1, 4, 6)), torch.zeros(1, 4, 6))
+    assert torch.equal(orthogonalize(torch.zeros(1, 4, 6)), torch.zeros(1, 4, 6))
 
 
 def plain_polar(matrix: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def test_a_step_is_as_large_as_adamw_would_take() -> None:
         assert 0.12 < moved < 0.28, matrix.name
 
 
-def test_queries_keys_and_values_are_orthogonalised_apart() -> None:
+def test_queries_keys_and_values_are_orthogonalized_apart() -> None:
     """A gradient of queries a million times that of the values leaves the values' step as it is."""
     steps = []
     for factor in (1.0, 1e6):

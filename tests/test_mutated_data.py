@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
 from hftune.cli import generate, predict
-from hftune.config.data import CorpusData, LabelledData, QuestionData
+from hftune.config.data import CorpusData, LabeledData, QuestionData
 from hftune.data import load, load_split
 from hftune.data.checks import check
 from hftune.data.corpus import load_corpus
 from hftune.data.questions import load_question_split, load_questions
 from hftune.data.stream import stream_corpus
-from hftune.data.unlabelled import read_lines
+from hftune.data.unlabeled import read_lines
 
 ROWS: list[dict[str, Any]] = [
     {"text": f'row "{number}", and more of it', "label": ("no", "yes")[number % 2]} for number in range(14)
@@ -70,8 +70,8 @@ def written(name: str, content: bytes) -> Path:
     return path
 
 
-def labelled(path: Path) -> None:
-    splits = load(LabelledData(name=str(path)))
+def labeled(path: Path) -> None:
+    splits = load(LabeledData(name=str(path)))
     for rows in splits.named.values():
         assert all(text.strip() for text in rows["text"])
     check(splits, 8)
@@ -95,15 +95,15 @@ def questions(path: Path) -> None:
 @pytest.mark.parametrize("name", LABELLED)
 @examples(110)
 @given(changes=edits)
-def test_labelled_files(name: str, changes: list[Edit]) -> None:
+def test_labeled_files(name: str, changes: list[Edit]) -> None:
     path = written(name, edited(LABELLED[name], changes))
-    survives(lambda: labelled(path))
-    survives(lambda: load_split(LabelledData(name=str(path)), None, ("no", "yes")))
+    survives(lambda: labeled(path))
+    survives(lambda: load_split(LabeledData(name=str(path)), None, ("no", "yes")))
 
 
 @examples(250)
 @given(changes=turns, pairs=st.booleans(), ending=st.sampled_from(["json", "jsonl", "parquet"]))
-def test_labelled_values(changes: list[tuple[float, Any]], pairs: bool, ending: str) -> None:
+def test_labeled_values(changes: list[tuple[float, Any]], pairs: bool, ending: str) -> None:
     rows = [row for row in turned(PAIRS if pairs else ROWS, changes) if isinstance(row, dict) or ending != "parquet"]
     try:
         content = {
@@ -115,7 +115,7 @@ def test_labelled_values(changes: list[tuple[float, Any]], pairs: bool, ending: 
     except (pa.ArrowException, UnicodeEncodeError, OverflowError):
         return  # parquet itself can't hold it
     path = written(f"values.{ending}", made)
-    survives(lambda: labelled(path))
+    survives(lambda: labeled(path))
 
 
 @pytest.mark.parametrize("read", [text, stream])
@@ -160,5 +160,5 @@ def test_folders(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
             (folder / f"{name}.{'csv' if index % 2 else 'jsonl'}").write_bytes(
                 LABELLED["rows.csv" if index % 2 else "rows.jsonl"]
             )
-    survives(lambda: load(LabelledData(name=str(folder))))
-    survives(lambda: load(LabelledData(name=str(folder), train="../rows.csv")))
+    survives(lambda: load(LabeledData(name=str(folder))))
+    survives(lambda: load(LabeledData(name=str(folder), train="../rows.csv")))

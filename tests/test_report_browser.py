@@ -92,12 +92,12 @@ def test_a_script_would_not_run_even_if_one_slipped_in(browser: Browser, report:
 
 
 def test_colours_follow_the_scheme_and_stay_legible(browser: Browser, report: Path) -> None:
-    colours = (
+    colors = (
         "(() => { const of = (selector, key) => getComputedStyle(document.querySelector(selector))[key];"
         " return [of('body', 'backgroundColor'), of('body', 'color'), of('.lead', 'color'),"
         " of('figcaption', 'color'), of('#figure-loss svg text', 'fill')]; })()"
     )
-    light, dark = (browser.open(report, dark=is_dark).value(colours) for is_dark in (False, True))
+    light, dark = (browser.open(report, dark=is_dark).value(colors) for is_dark in (False, True))
     assert all(one != other for one, other in zip(light, dark, strict=True))
     for paper, *inks in (light, dark):
         assert all(contrast(paper, ink) >= 4.5 for ink in inks), (paper, inks)
@@ -119,10 +119,10 @@ def test_it_prints_with_every_detail_open(browser: Browser, report: Path) -> Non
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of WCAG between two rgb(…) colours."""
+    """The contrast ratio of WCAG between two rgb(…) colors."""
 
-    def luminance(colour: str) -> float:
-        channels = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    def luminance(color: str) -> float:
+        channels = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

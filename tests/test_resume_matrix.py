@@ -111,7 +111,7 @@ def test_negative_control_what_is_lost_shows(
 
 
 DATA = {
-    "classify": "labelled/train.csv",
+    "classify": "labeled/train.csv",
     "joint": "lines.txt",
     "clm": "text/train.txt",
     "answer": "questions/train.tsv",
@@ -128,7 +128,7 @@ def test_changed_data_is_refused(home: Path, tmp_path: Path, task: str) -> None:
     file.write_text(file.read_text()[::-1].replace("t", "d", 1)[::-1])
     with pytest.raises(HftuneError, match="other data") as refused:
         sitting(wanted, tmp_path / "run", resume=True)
-    assert f"data.{'unlabelled' if task == 'joint' else 'train'}: " in refused.value.message
+    assert f"data.{'unlabeled' if task == 'joint' else 'train'}: " in refused.value.message
     assert refused.value.exit_code == 2
 
 

@@ -138,7 +138,7 @@ def test_scores_are_means_over_tokens() -> None:
     assert pieces["bits_per_character"] == pytest.approx(10 / 12 / math.log(2)), "four tokens, twelve characters"
 
 
-def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbours() -> None:
+def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbors() -> None:
     rows = [np.array([1, 2, 1, 2, 1, 2]), np.array([1, 2, 3])]
     counts = Counts.of(rows, vocabulary=5)
     every = np.arange(5)

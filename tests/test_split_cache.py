@@ -17,7 +17,7 @@ import pytest
 
 from hftune import data
 from hftune.cache import contents
-from hftune.config.data import JointData, LabelledData
+from hftune.config.data import JointData, LabeledData
 from hftune.data import split_cache
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
@@ -45,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def asked(folder: Path, **settings: Any) -> LabelledData:
-    return LabelledData(name=str(folder), **settings)
+def asked(folder: Path, **settings: Any) -> LabeledData:
+    return LabeledData(name=str(folder), **settings)
 
 
 def kept_in(cache: Path, ending: str) -> set[str]:
@@ -240,9 +240,9 @@ def test_what_is_kept_counts_against_the_bound(folder: Path, cache: Path) -> Non
 
 
 def test_a_note_on_this_folder_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = data.load(LabelledData())
+    plain = data.load(LabeledData())
     (here / "reviews").mkdir()
-    assert len(data.load(LabelledData()).notes) == len(plain.notes) + 1
+    assert len(data.load(LabeledData()).notes) == len(plain.notes) + 1
 
 
 def test_the_fingerprint_is_that_of_every_row_with_its_length(tmp_path: Path) -> None:
@@ -253,5 +253,5 @@ def test_the_fingerprint_is_that_of_every_row_with_its_length(tmp_path: Path) ->
     stream = b""
     for part in ["2 False True", "bad", "good", *(cell for label, text in rows for cell in (text, "", label))]:
         stream += len(part.encode()).to_bytes(8, "little") + part.encode()
-    found = data.load(LabelledData(name=str(tmp_path), test_share=0)).fingerprints["train"]
+    found = data.load(LabeledData(name=str(tmp_path), test_share=0)).fingerprints["train"]
     assert found == hashlib.sha256(stream).hexdigest()

@@ -62,7 +62,7 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
     by_name = {setting.name: setting for setting in grid(made)}
     staged = recipe_for(made, by_name["labels=50 staged"], 2, tmp_path)
     assert staged.model.name == str(tmp_path / "before/mlm/seed-2") == staged.model.tokenizer
-    assert (staged.task.kind, staged.data.kind, staged.data.max_length) == ("classify", "labelled", 64)
+    assert (staged.task.kind, staged.data.kind, staged.data.max_length) == ("classify", "labeled", 64)
     joint = recipe_for(made, by_name["labels=50 joint"], 2, tmp_path)
     assert (joint.task.kind, joint.data.kind, joint.data.max_length) == ("joint", "joint", 64), "what both have is kept"
     first = stage_recipe(made, "mlm", 2)

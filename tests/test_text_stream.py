@@ -136,8 +136,8 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
     for read in (stream_corpus, load_corpus):
         with pytest.raises(HftuneError, match=r"'half\.jsonl', line 2: the text holds half a surrogate pair"):
             read(CorpusData(name=str(tmp_path / "half.jsonl"), dev_share=0.1))
-        with pytest.raises(HftuneError, match="'labelled' texts for masked words only"):
-            read(CorpusData(name=str(path), documents="labelled", dev_share=0.1))
+        with pytest.raises(HftuneError, match="'labeled' texts for masked words only"):
+            read(CorpusData(name=str(path), documents="labeled", dev_share=0.1))
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{oops\n', encoding="utf-8")
     with pytest.raises(HftuneError, match="line 2: not valid JSON"):
         stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), dev_share=0.1))
@@ -160,10 +160,10 @@ def test_rows_of_the_hub_stream_their_text_column() -> None:
 
 def test_embedded_datasets_give_their_texts() -> None:
     found = stream_corpus(CorpusData(name="reviews", dev_share=0.1))
-    unlabelled = (DATASETS["reviews"].folder / "unlabeled.txt").read_text(encoding="utf-8").splitlines()
+    unlabeled = (DATASETS["reviews"].folder / "unlabeled.txt").read_text(encoding="utf-8").splitlines()
     assert list(found.splits) == ["train", "dev", "test"] and not found.dev_is_train
-    assert found.facts["train"].documents == len(unlabelled), "those without labels, as masked words have them"
-    assert next(found.splits["train"].texts()).split()[0] == unlabelled[0].split()[0]
+    assert found.facts["train"].documents == len(unlabeled), "those without labels, as masked words have them"
+    assert next(found.splits["train"].texts()).split()[0] == unlabeled[0].split()[0]
     assert stream_corpus(CorpusData(name="boolq-mini", dev_share=0.1)).facts["dev"].documents
     with pytest.raises(HftuneError, match="reviews has one text a row"):
         stream_corpus(CorpusData(name="reviews", documents="file", dev_share=0.1))

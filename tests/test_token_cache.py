@@ -1,4 +1,4 @@
-"""Tokenised rows and learned tokenizers that are kept: found again when nothing changed, and only then."""
+"""Tokenized rows and learned tokenizers that are kept: found again when nothing changed, and only then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hftune.models import learned
 from hftune.models.presets import PRESETS
 from hftune.tasks import TASKS, token_cache
 from hftune.tasks.packing import tokenizer_fingerprint
-from hftune.tasks.rows import Encoded, TokenisedRows
+from hftune.tasks.rows import Encoded, TokenizedRows
 
 ROWS = 60
 
@@ -50,7 +50,7 @@ def kept_in(cache: Path) -> set[str]:
     return {path.stem for path in (cache / "tokens").iterdir()} if (cache / "tokens").is_dir() else set()
 
 
-def test_the_second_time_nothing_is_tokenised(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_time_nothing_is_tokenized(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = folder(tmp_path)
     first = prepared(data)
     assert len(kept_in(cache)) == 2
@@ -111,10 +111,10 @@ def test_rows_come_back_as_they_were() -> None:
         {"input_ids": [1, 70_000, 3], "token_type_ids": [0, 0, 1], "attention_mask": [1, 1, 1]},
         {"input_ids": [4], "token_type_ids": [1], "attention_mask": [1]},
     ]
-    made = TokenisedRows(Encoded.of(rows), [1, 0])
+    made = TokenizedRows(Encoded.of(rows), [1, 0])
     assert [made[0], made[1]] == [{**rows[0], "labels": 1}, {**rows[1], "labels": 0}]
     assert made.lengths == [3, 1] and len(made) == 2
-    assert made.fingerprint != TokenisedRows(Encoded.of(rows[::-1]), [0, 1]).fingerprint
+    assert made.fingerprint != TokenizedRows(Encoded.of(rows[::-1]), [0, 1]).fingerprint
 
 
 def test_a_fingerprint_does_not_depend_on_what_the_tokenizer_did_last() -> None:

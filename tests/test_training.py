@@ -22,7 +22,7 @@ from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.portability import WARNING_SIGNAL
 from hftune.training import fit
 from hftune.training.checkpoints import newest_complete
-from hftune.training.utilisation import SHORTEST, matmul_peak, model_flops_utilisation
+from hftune.training.utilization import SHORTEST, matmul_peak, model_flops_utilization
 
 pytestmark = pytest.mark.numeric
 
@@ -228,11 +228,11 @@ def test_time_beside_the_updates_is_left_out_once(tmp_path: Path) -> None:
 def test_the_share_of_the_peak_is_a_share_or_left_out() -> None:
     cpu, threads = torch.device("cpu"), torch.get_num_threads()
     peak = matmul_peak(cpu, torch.float32)
-    share = model_flops_utilisation(peak, 10 * SHORTEST, cpu, torch.float32)
+    share = model_flops_utilization(peak, 10 * SHORTEST, cpu, torch.float32)
     assert share is not None and 0 < share < 1
-    assert model_flops_utilisation(100 * peak, SHORTEST, cpu, torch.float32) is None, "no training is above the peak"
-    assert model_flops_utilisation(peak / 100, SHORTEST / 2, cpu, torch.float32) is None, "too short to tell"
-    assert model_flops_utilisation(0, SHORTEST, cpu, torch.float32) is None, "nothing was counted"
+    assert model_flops_utilization(100 * peak, SHORTEST, cpu, torch.float32) is None, "no training is above the peak"
+    assert model_flops_utilization(peak / 100, SHORTEST / 2, cpu, torch.float32) is None, "too short to tell"
+    assert model_flops_utilization(0, SHORTEST, cpu, torch.float32) is None, "nothing was counted"
     assert torch.get_num_threads() == threads
 
 

@@ -1,4 +1,4 @@
-"""Small labelled data in every file format, and the settings that train on it in a second."""
+"""Small labeled data in every file format, and the settings that train on it in a second."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.training.arguments import has_compiler
 from hftune.training.launch import threads_for
 from hftune.training.memory import forget_peak, peak_memory
-from hftune.training.utilisation import matmul_peak
+from hftune.training.utilization import matmul_peak
 
 WARM = 2
 """Steps before the clock starts; compiling happens in the first."""

@@ -1,6 +1,6 @@
 """Head-only tuning for 20 epochs: the frozen encoder runs once over the rows, not once an epoch.
 
-Both sides start from nothing but the rows: reading, tokenising, building the model, training with an evaluation each
+Both sides start from nothing but the rows: reading, tokenizing, building the model, training with an evaluation each
 epoch. Ours also makes its features, from an empty cache, and keeps a checkpoint each epoch, which Trainer does not.
 """
 

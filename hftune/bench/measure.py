@@ -110,7 +110,7 @@ def measure(case: Case, scale: Scale, *, repeats: int | None = None, progress: P
             progress(f"{case.name}: setting up")
             sides = dict(case.sides(Path(folder), scale))
             for turn in range(-case.warm_ups, repeats or case.repeats):
-                # There and back: a machine that slows down or speeds up favours nobody.
+                # There and back: a machine that slows down or speeds up favors nobody.
                 for side in list(sides) if turn % 2 == 0 else reversed(sides):
                     progress(f"{case.name}: {side}, " + (f"turn {turn + 1}" if turn >= 0 else "warming up"))
                     done = sides[side]()

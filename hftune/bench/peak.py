@@ -1,6 +1,6 @@
 """How much of the processor's arithmetic a compiled minGPT uses: its operations a second beside a matrix product's.
 
-Operations are counted by convention (``hftune.bench.operations``). Padding, normalisation, the optimiser and loading
+Operations are counted by convention (``hftune.bench.operations``). Padding, normalization, the optimizer and loading
 cost time and count for nothing.
 """
 

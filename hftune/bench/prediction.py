@@ -1,4 +1,4 @@
-"""Labelling 10,000 texts with a saved classifier: ``hftune.predict``, and transformers' own pipeline in batches of 32.
+"""Labeling 10,000 texts with a saved classifier: ``hftune.predict``, and transformers' own pipeline in batches of 32.
 
 Both load the model once, before the turns. Labels must be equal.
 """

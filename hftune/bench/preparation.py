@@ -1,6 +1,6 @@
 """Preparing 100,000 texts for training, from the file to rows of tokens, for the second time and for the first.
 
-Reading, checking, the tokenizer (learned from the text, or found again) and tokenising are in it, importing libraries
+Reading, checking, the tokenizer (learned from the text, or found again) and tokenizing are in it, importing libraries
 is not. The first time starts from an empty cache.
 """
 

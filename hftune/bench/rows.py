@@ -1,4 +1,4 @@
-"""Labelled rows whose lengths are spread as in real data, made by the generator of the embedded reviews.
+"""Labeled rows whose lengths are spread as in real data, made by the generator of the embedded reviews.
 
 Used by the cases that train or use a classifier. The words are those of the reviews; only how many there are differs.
 """

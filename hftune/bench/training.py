@@ -85,7 +85,7 @@ class Prepared:
     """What a stock script would have at hand: rows, tokenizer and plain model of a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Loads and tokenises; the model is made anew each time it is asked for, with nothing of ours in it."""
+        """Loads and tokenizes; the model is made anew each time it is asked for, with nothing of ours in it."""
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"skip_unread": False})})
         self.recipe = recipe
         self.task: Any = TASKS[recipe.task.kind](recipe)

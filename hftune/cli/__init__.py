@@ -47,7 +47,7 @@ COMMANDS: dict[str, Entry] = {
     "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
     "joint": Entry(
         "hftune.cli.joint:joint",
-        "Fine-tune a classifier and train a masked language model on unlabelled text",
+        "Fine-tune a classifier and train a masked language model on unlabeled text",
         TRAIN,
     ),
     "pretrain": Entry(

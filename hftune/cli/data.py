@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hftune.config import Recipe
-    from hftune.config.data import LabelledData
+    from hftune.config.data import LabeledData
     from hftune.data.checks import Lengths
     from hftune.data.corpus import EmbeddedCorpus
     from hftune.data.embedded import Embedded
@@ -163,7 +163,7 @@ def check_dataset(
     kind = _task_of(name, None)
     if kind == "span" and model is not None:
         raise HftuneError(
-            f"--model counts the tokens of labelled rows; {name} is plain text, whose characters are counted",
+            f"--model counts the tokens of labeled rows; {name} is plain text, whose characters are counted",
             hint="leave --model out",
         )
     recipe = options.resolve(
@@ -260,11 +260,11 @@ def _load(recipe: Recipe) -> Splits:
     return load(_section(recipe))
 
 
-def _section(recipe: Recipe) -> LabelledData:
-    from hftune.config.data import LabelledData
+def _section(recipe: Recipe) -> LabeledData:
+    from hftune.config.data import LabeledData
     from hftune.config.section import expect
 
-    return expect(recipe.data, LabelledData)
+    return expect(recipe.data, LabeledData)
 
 
 def _named_label(row: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:

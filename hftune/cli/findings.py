@@ -1,4 +1,4 @@
-"""What ``hftune data check`` prints about labelled data. Called by ``hftune.cli.data``."""
+"""What ``hftune data check`` prints about labeled data. Called by ``hftune.cli.data``."""
 
 from __future__ import annotations
 

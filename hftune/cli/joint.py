@@ -1,4 +1,4 @@
-"""``hftune joint``: a classifier and a masked language model, trained together on labelled and unlabelled text.
+"""``hftune joint``: a classifier and a masked language model, trained together on labeled and unlabeled text.
 
 hftune joint
 hftune joint --data reviews --labels 50 --unlabeled reviews --mlm-alpha 1 --seeds 1-5
@@ -14,13 +14,13 @@ from hftune.cli.options import option
 
 DEFAULT_RECIPE = "joint/reviews"
 
-_TEXT = "Unlabelled text"
+_TEXT = "Unlabeled text"
 Unlabeled = Annotated[
     str | None,
     option(
         _TEXT,
         "FILE|NAME",
-        "Unlabelled text: a file, a folder, a Hub id, an embedded name, or train for the training texts themselves.",
+        "Unlabeled text: a file, a folder, a Hub id, an embedded name, or train for the training texts themselves.",
         "--unlabeled",
     ),
 ]
@@ -38,20 +38,20 @@ BlockSize = Annotated[
     option(
         _TEXT,
         "TOKENS",
-        "Join all unlabelled lines and cut them into blocks of this many tokens, special tokens among them.",
+        "Join all unlabeled lines and cut them into blocks of this many tokens, special tokens among them.",
         "--block-size",
     ),
 ]
 LimitUnlabeled = Annotated[
     int | None,
-    option(_TEXT, "N", "Use this many unlabelled lines: drawn at random, seeded and nested.", "--limit-unlabeled"),
+    option(_TEXT, "N", "Use this many unlabeled lines: drawn at random, seeded and nested.", "--limit-unlabeled"),
 ]
 MlmAlpha = Annotated[
     float | None,
     option(
         _TEXT,
         "X",
-        "Weight of the masked language model's loss beside the classifier's; 0 leaves unlabelled text out altogether.",
+        "Weight of the masked language model's loss beside the classifier's; 0 leaves unlabeled text out altogether.",
         "--mlm-alpha",
     ),
 ]
@@ -69,7 +69,7 @@ MlmBatchSize = Annotated[
     option(
         _TEXT,
         "N",
-        "Unlabelled examples in one forward pass on one device; as many as labelled ones where not given.",
+        "Unlabeled examples in one forward pass on one device; as many as labeled ones where not given.",
         "--mlm-batch-size",
     ),
 ]
@@ -101,7 +101,7 @@ WholeWord = Annotated[
     }
 )
 def joint(typed: Typed) -> None:
-    """Fine-tune a classifier and train a masked language model on unlabelled text, in one model at the same time.
+    """Fine-tune a classifier and train a masked language model on unlabeled text, in one model at the same time.
 
     Dev chooses by the classifier's score. What is saved is a plain classifier, and the masked language model beside it.
     """

@@ -116,7 +116,7 @@ Labels = Annotated[
     option(
         WHAT,
         "N",
-        "Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500).",
+        "Train on this many labeled rows: stratified, seeded and nested (the 50 are inside the 500).",
         "--labels",
     ),
 ]

@@ -242,7 +242,7 @@ def _row(run: str, row: dict[str, Any], where: str) -> dict[str, str]:
 @cache
 def _columns(run: str, names: tuple[str, ...]) -> tuple[str | None, str | None]:
     """Which keys of a row are its text and its second text: as training would have taken them."""
-    from hftune.data.columns import find_unlabelled
+    from hftune.data.columns import find_unlabeled
     from hftune.inference import own_columns
 
-    return find_unlabelled(names, own_columns(run))
+    return find_unlabeled(names, own_columns(run))

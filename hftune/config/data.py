@@ -29,10 +29,10 @@ class SplitData(Section):
     """Seed of the splits and subsets that are made here; apart from train.seed, so that seeds share them."""
 
 
-class LabelledData(SplitData):
-    """Labelled texts or pairs of texts, in three splits."""
+class LabeledData(SplitData):
+    """Labeled texts or pairs of texts, in three splits."""
 
-    kind: Literal["labelled"] = "labelled"
+    kind: Literal["labeled"] = "labeled"
     name: str = "reviews"
     """An embedded name, a Hub id, a folder of split files, or one file."""
     text_column: str | None = None
@@ -46,25 +46,25 @@ class LabelledData(SplitData):
     truncate: Literal["longest", "first", "second"] = "longest"
     """Which text of a pair gives way when both do not fit."""
     labels: int | None = Field(default=None, ge=1)
-    """Train on this many labelled rows: stratified, seeded and nested (the 50 are inside the 500)."""
+    """Train on this many labeled rows: stratified, seeded and nested (the 50 are inside the 500)."""
     dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
     """Share of train that becomes dev when there is no dev split."""
     test_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of train that becomes test when there is no test split; 0 makes none."""
 
 
-class JointData(LabelledData):
-    """Labelled texts, and text of the same kind without labels."""
+class JointData(LabeledData):
+    """Labeled texts, and text of the same kind without labels."""
 
-    kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # labelled data, and more
+    kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # labeled data, and more
     unlabeled: str | None = None
-    """Unlabelled text: a file, a folder, a Hub id, an embedded name, or train for the training texts themselves."""
+    """Unlabeled text: a file, a folder, a Hub id, an embedded name, or train for the training texts themselves."""
     line_by_line: bool | None = None
     """Whether each line is one example, cut at max_length; so where block_size is not given."""
     block_size: int | None = Field(default=None, ge=3)
-    """Join all unlabelled lines and cut them into blocks of this many tokens, special tokens among them."""
+    """Join all unlabeled lines and cut them into blocks of this many tokens, special tokens among them."""
     limit_unlabeled: int | None = Field(default=None, ge=1)
-    """Use this many unlabelled lines: drawn at random, seeded and nested."""
+    """Use this many unlabeled lines: drawn at random, seeded and nested."""
 
     @model_validator(mode="after")
     def _lines_or_blocks(self) -> JointData:
@@ -86,8 +86,8 @@ class CorpusData(SplitData):
     """An embedded name, a Hub id, a folder of split files, or one file."""
     text_column: str | None = None
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
-    documents: Literal["lines", "paragraphs", "file", "labelled"] | None = None
-    """What a document is: a line (the default), what stands between blank lines, the whole file, or a labelled text."""
+    documents: Literal["lines", "paragraphs", "file", "labeled"] | None = None
+    """What a document is: a line (the default), what stands between blank lines, the whole file, or a labeled text."""
     dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
 
@@ -120,4 +120,4 @@ class QuestionData(Section):
         return self
 
 
-DataSection = Annotated[LabelledData | JointData | CorpusData | QuestionData, Field(discriminator="kind")]
+DataSection = Annotated[LabeledData | JointData | CorpusData | QuestionData, Field(discriminator="kind")]

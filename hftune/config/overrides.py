@@ -133,7 +133,7 @@ def _without_anothers_steps(
 def _of_the_same_kind(section: str, below: dict[str, Any], was: Any, now: Any) -> dict[str, Any]:
     """The file's settings, where they still belong to the kind that the section has now.
 
-    Of two kinds where one is the other and more (joint data are labelled data), what both have is kept.
+    Of two kinds where one is the other and more (joint data are labeled data), what both have is kept.
     """
     if was == now:
         return below

@@ -84,8 +84,8 @@ class Recipe(Section):
         brought = model.tokenizer or (None if fresh else model.name)
         if isinstance(self.data, QuestionData) and self.data.corpus is not None and brought is not None:
             raise ValueError(f"data.corpus is for the vocabulary of a fresh model; {brought} has one of its own")
-        if isinstance(self.data, CorpusData) and self.data.documents == "labelled" and self.task.kind != "mlm":
-            raise ValueError("data.documents labelled, the texts of labelled rows, is for task.kind mlm")
+        if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and self.task.kind != "mlm":
+            raise ValueError("data.documents labeled, the texts of labeled rows, is for task.kind mlm")
         if self.hub.push_to is None and self.hub != HubSection():
             raise ValueError("hub.private, hub.revision and hub.push_each_best do nothing without hub.push_to")
         if self.train.optimizer == "muon" and self.method.kind != "full":

@@ -56,7 +56,7 @@ class Task(Section):
 class ClassifyTask(Task):
     """One label for a text or a pair of texts."""
 
-    data_kind: ClassVar[str] = "labelled"
+    data_kind: ClassVar[str] = "labeled"
     command: ClassVar[str] = "classify"
 
     kind: Literal["classify"] = "classify"
@@ -140,18 +140,18 @@ class MaskedText(Section):
 
 
 class JointTask(MaskedText, ClassifyTask):
-    """One label for a text, and masked tokens of unlabelled text, in one model at the same time."""
+    """One label for a text, and masked tokens of unlabeled text, in one model at the same time."""
 
     data_kind: ClassVar[str] = "joint"
     command: ClassVar[str] = "joint"
 
     kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # a classification task, but another kind
     mlm_alpha: float = Field(default=1.0, ge=0.0)
-    """Weight of the masked language model's loss beside the classifier's; 0 leaves unlabelled text out altogether."""
+    """Weight of the masked language model's loss beside the classifier's; 0 leaves unlabeled text out altogether."""
     mlm_alpha_end: float | None = Field(default=None, ge=0.0)
     """The weight that it moves to in a straight line by the last update; constant where not given."""
     mlm_batch_size: int | None = Field(default=None, ge=1)
-    """Unlabelled examples in one forward pass on one device; as many as labelled ones where not given."""
+    """Unlabeled examples in one forward pass on one device; as many as labeled ones where not given."""
 
     def alpha_at(self, done: float) -> float:
         """The weight of the second loss when this share of the training is done."""
@@ -159,8 +159,8 @@ class JointTask(MaskedText, ClassifyTask):
         return self.mlm_alpha + (end - self.mlm_alpha) * min(1.0, max(0.0, done))
 
     @property
-    def reads_unlabelled(self) -> bool:
-        """Whether unlabelled text has any weight at any time."""
+    def reads_unlabeled(self) -> bool:
+        """Whether unlabeled text has any weight at any time."""
         return self.mlm_alpha > 0 or bool(self.mlm_alpha_end)
 
 

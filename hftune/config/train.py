@@ -13,7 +13,7 @@ from hftune.config.section import Section
 
 
 class TrainSection(Section):
-    """Optimisation, evaluation rhythm, precision and seeds."""
+    """Optimization, evaluation rhythm, precision and seeds."""
 
     epochs: float | None = Field(default=None, gt=0.0)
     """Passes over the training rows; where the recipe says none, 3 for pretrained weights and 8 for fresh ones."""
@@ -32,7 +32,7 @@ class TrainSection(Section):
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak learning rate; chosen by the method and by whether weights are fresh where not given."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """The optimiser: AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest."""
+    """The optimizer: AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest."""
     momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Muon's momentum; 0.95 where not given."""
     schedule: Literal["linear", "cosine", "constant", "hold"] = "linear"
@@ -78,7 +78,7 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> TrainSection:
-        """A setting of an optimiser or a schedule that was not chosen is a mistake of whoever wrote it."""
+        """A setting of an optimizer or a schedule that was not chosen is a mistake of whoever wrote it."""
         if self.momentum is not None and self.optimizer != "muon":
             raise ValueError("momentum is Muon's; set train.optimizer to muon, or leave it out")
         if self.tokens_per_batch is not None and self.auto_batch:

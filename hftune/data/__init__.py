@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data.boolq import BOOLQ_MINI
 from hftune.data.columns import find_roles, unused_texts
 from hftune.data.corpus import CORPORA, Corpus, load_corpus
@@ -17,13 +17,13 @@ from hftune.data.label_text import with_label_text
 from hftune.data.labels import check_classes, check_seen, label_order
 from hftune.data.locate import Files, as_path, files_of, is_hub_id, refuse_missing
 from hftune.data.reviews import REVIEWS
-from hftune.data.rows import Rows, labelled_rows, maybe_labelled_rows
+from hftune.data.rows import Rows, labeled_rows, maybe_labeled_rows
 from hftune.data.sources import read_file
 from hftune.data.split_cache import kept
 from hftune.data.splits import Splits, as_dataset, fingerprint
 from hftune.data.subsets import held_out, subset
 from hftune.data.table import Table, joined
-from hftune.data.unlabelled import JointSplits, read_lines, with_unlabelled
+from hftune.data.unlabeled import JointSplits, read_lines, with_unlabeled
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
@@ -43,7 +43,7 @@ DATASETS: dict[str, Embedded] = {
 """The embedded datasets by name."""
 
 
-def load(section: LabelledData) -> Splits:
+def load(section: LabeledData) -> Splits:
     """Read, check and split a dataset.
 
     Args:
@@ -62,16 +62,16 @@ def load(section: LabelledData) -> Splits:
     return replace(made, notes=(*notes, *made.notes))
 
 
-def _splits(section: LabelledData, tables: dict[str, Table], notes: list[str]) -> Splits:
+def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) -> Splits:
     """Check the rows of all tables, make the splits that are missing, take the subset that is asked for."""
     roles = find_roles(tables["train"], section)
     tables, named = with_label_text(tables, roles.label)
     notes = [*notes, *unused_texts(tables["train"], roles, section), *named]
-    rows = {"train": labelled_rows(tables["train"], roles)}
+    rows = {"train": labeled_rows(tables["train"], roles)}
     if "dev" in tables:
-        rows["dev"] = labelled_rows(tables["dev"], roles)
+        rows["dev"] = labeled_rows(tables["dev"], roles)
     if "test" in tables:
-        rows["test"] = maybe_labelled_rows(tables["test"], roles)
+        rows["test"] = maybe_labeled_rows(tables["test"], roles)
     notes += [note for part in rows.values() for note in part.notes]
 
     trained = rows["train"].labels or []
@@ -100,20 +100,20 @@ def _splits(section: LabelledData, tables: dict[str, Table], notes: list[str]) -
 
 
 def load_joint(section: JointData) -> JointSplits:
-    """Read labelled splits, and the unlabelled texts beside them.
+    """Read labeled splits, and the unlabeled texts beside them.
 
     Raises:
         HftuneError: either can't be found, read or trained on.
     """
     splits = load(section)
     whole = splits if section.labels is None else load(section.model_copy(update={"labels": None}))
-    return with_unlabelled(splits, whole, section, DATASETS)
+    return with_unlabeled(splits, whole, section, DATASETS)
 
 
 def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = False) -> Corpus:
-    """Plain text in splits: a corpus, or the texts of labelled data, whose labels are not looked at.
+    """Plain text in splits: a corpus, or the texts of labeled data, whose labels are not looked at.
 
-    An embedded dataset gives its unlabelled texts, where it has some, to train on.
+    An embedded dataset gives its unlabeled texts, where it has some, to train on.
 
     Args:
         section: Where the text comes from.
@@ -124,20 +124,20 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
         HftuneError: the text can't be found, read or trained on.
     """
     known = DATASETS.get(section.name)
-    if known is None and section.documents != "labelled":
+    if known is None and section.documents != "labeled":
         return load_corpus(section, shortest=shortest, drop_short=drop_short, known=list(DATASETS))
-    if section.documents not in (None, "labelled"):
+    if section.documents not in (None, "labeled"):
         raise HftuneError(
             f"data.documents is {section.documents!r}, but {section.name} has one text a row",
             hint="leave data.documents out",
         )
-    shared = {name: value for name, value in section.model_dump().items() if name in LabelledData.model_fields}
-    splits = load(LabelledData(**{**shared, "kind": "labelled", "dev_share": section.dev_share or 0.1}))
+    shared = {name: value for name, value in section.model_dump().items() if name in LabeledData.model_fields}
+    splits = load(LabeledData(**{**shared, "kind": "labeled", "dev_share": section.dev_share or 0.1}))
     texts = {name: splits.texts(name) for name in splits.named}
     notes = list(splits.notes)
-    if known is not None and known.unlabelled is not None and section.documents != "labelled":
-        texts["train"] = read_lines(known.folder / known.unlabelled)
-        notes.append(f"train is the {len(texts['train']):,} unlabelled texts of {section.name}")
+    if known is not None and known.unlabeled is not None and section.documents != "labeled":
+        texts["train"] = read_lines(known.folder / known.unlabeled)
+        notes.append(f"train is the {len(texts['train']):,} unlabeled texts of {section.name}")
     return Corpus(
         train=tuple(texts["train"]),
         dev=tuple(texts["dev"]),
@@ -148,7 +148,7 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
     )
 
 
-def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) -> tuple[str, Dataset]:
+def load_split(section: LabeledData, split: str | None, labels: Sequence[str]) -> tuple[str, Dataset]:
     """One split as it lies there, for scoring a model that knows these labels. Nothing is cut or made.
 
     Args:
@@ -174,7 +174,7 @@ def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) 
     split_name = next(iter(tables)) if split == "all" else split
     roles = find_roles(tables.get("train", tables[split_name]), section)
     tables, _ = with_label_text(tables, roles.label)
-    rows = maybe_labelled_rows(tables[split_name], roles)
+    rows = maybe_labeled_rows(tables[split_name], roles)
     strange = sorted(set(rows.labels or []) - set(labels))
     if strange:
         raise HftuneError(
@@ -185,7 +185,7 @@ def load_split(section: LabelledData, split: str | None, labels: Sequence[str]) 
     return split, as_dataset(rows, labels, fingerprint(rows, labels))
 
 
-def _files(section: LabelledData) -> tuple[Files, list[str]]:
+def _files(section: LabeledData) -> tuple[Files, list[str]]:
     """The files of each split, of an embedded folder or a path; none where the rows come from the Hub."""
     path = as_path(section.name)
     notes: list[str] = []
@@ -199,7 +199,7 @@ def _files(section: LabelledData) -> tuple[Files, list[str]]:
     elif section.name in CORPORA:
         raise HftuneError(
             f"{section.name} is an embedded text without labels",
-            hint=f"train on it with `hftune pretrain --corpus {section.name}`; labelled are {', '.join(DATASETS)}",
+            hint=f"train on it with `hftune pretrain --corpus {section.name}`; labeled are {', '.join(DATASETS)}",
         )
     elif is_hub_id(section.name):
         return {}, notes
@@ -214,7 +214,7 @@ def _files(section: LabelledData) -> tuple[Files, list[str]]:
     return files, notes
 
 
-def _tables(section: LabelledData, files: Files, *, needs_train: bool = True) -> tuple[dict[str, Table], list[str]]:
+def _tables(section: LabeledData, files: Files, *, needs_train: bool = True) -> tuple[dict[str, Table], list[str]]:
     """What each split holds, from its files or the Hub, and what was decided in choosing them."""
     if not files:
         from hftune.data.hub import hub_tables
@@ -224,7 +224,7 @@ def _tables(section: LabelledData, files: Files, *, needs_train: bool = True) ->
     return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}, []
 
 
-def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:
+def _make_missing(rows: dict[str, Rows], section: LabeledData) -> list[str]:
     """Cut the splits that are not there from train; rows of one text stay together."""
     shares = {}
     if "test" not in rows and section.test_share > 0:
@@ -258,10 +258,10 @@ def _make_missing(rows: dict[str, Rows], section: LabelledData) -> list[str]:
 
 
 def _subset(train: Rows, size: int, seed: int, classes: int, notes: list[str]) -> Rows:
-    """The labelled rows a low-label run trains on."""
+    """The labeled rows a low-label run trains on."""
     if size > len(train):
         raise HftuneError(
-            f"data.labels asks for {size:,} labelled rows, train has {len(train):,}",
+            f"data.labels asks for {size:,} labeled rows, train has {len(train):,}",
             hint=f"ask for at most {len(train)}, or leave --labels out to train on all",
         )
     labels = train.labels or []

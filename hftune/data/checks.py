@@ -96,11 +96,11 @@ def check(splits: Splits, max_length: int, lengths: Lengths | None = None) -> Ch
         lengths: counts the tokens of rows; without it words are counted, which are fewer than tokens.
     """
     keys = {name: _keys(splits, name) for name in splits.named}
-    neighbours = _neighbours(keys, splits.is_pair)
-    parts = {name: _split_check(splits, name, keys[name], neighbours, max_length, lengths) for name in splits.named}
+    neighbors = _neighbors(keys, splits.is_pair)
+    parts = {name: _split_check(splits, name, keys[name], neighbors, max_length, lengths) for name in splits.named}
     order = list(splits.named)
     leaks = tuple(
-        _leak(source, target, keys, neighbours) for place, source in enumerate(order) for target in order[place + 1 :]
+        _leak(source, target, keys, neighbors) for place, source in enumerate(order) for target in order[place + 1 :]
     )
     conflicts = _conflicts(splits, keys)
     return Check(
@@ -121,7 +121,7 @@ def _keys(splits: Splits, name: str) -> list[Key]:
     return list(zip(rows["text"][:], seconds, strict=True))
 
 
-def _neighbours(keys: dict[str, list[Key]], is_pair: bool) -> dict[Key, list[Key]]:
+def _neighbors(keys: dict[str, list[Key]], is_pair: bool) -> dict[Key, list[Key]]:
     """The texts that each text is near to, both ways; each text was looked at once, however often it stands."""
     different = list(dict.fromkeys(key for rows in keys.values() for key in rows))
     seconds = [key[1] for key in different] if is_pair else None
@@ -136,7 +136,7 @@ def _split_check(
     splits: Splits,
     name: str,
     keys: list[Key],
-    neighbours: dict[Key, list[Key]],
+    neighbors: dict[Key, list[Key]],
     max_length: int,
     lengths: Lengths | None,
 ) -> SplitCheck:
@@ -149,7 +149,7 @@ def _split_check(
     for key in keys:
         if key in seen:
             duplicates += 1
-        elif any(other in seen for other in neighbours.get(key, ())):
+        elif any(other in seen for other in neighbors.get(key, ())):
             near += 1
         seen.add(key)
     return SplitCheck(
@@ -179,10 +179,10 @@ def _histogram(measured: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Bi
     return tuple(bins)
 
 
-def _leak(source: str, target: str, keys: dict[str, list[Key]], neighbours: dict[Key, list[Key]]) -> Leak:
+def _leak(source: str, target: str, keys: dict[str, list[Key]], neighbors: dict[Key, list[Key]]) -> Leak:
     known = set(keys[source])
     exact = sum(key in known for key in keys[target])
-    near = sum(key not in known and any(other in known for other in neighbours.get(key, ())) for key in keys[target])
+    near = sum(key not in known and any(other in known for other in neighbors.get(key, ())) for key in keys[target])
     return Leak(source=source, target=target, exact=exact, near=near)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data.table import Table
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
@@ -86,7 +86,7 @@ def is_known_name(cell: str) -> bool:
     return cell.strip().lower() in _KNOWN
 
 
-def find_roles(table: Table, section: LabelledData) -> Roles:
+def find_roles(table: Table, section: LabeledData) -> Roles:
     """The columns of a split that has labels.
 
     Args:
@@ -115,7 +115,7 @@ def find_roles(table: Table, section: LabelledData) -> Roles:
     return Roles(text=text, pair=pair, label=label)
 
 
-def unused_texts(table: Table, roles: Roles, section: LabelledData) -> list[str]:
+def unused_texts(table: Table, roles: Roles, section: LabeledData) -> list[str]:
     """A note about text columns of a Hub dataset that are not used, if the columns were found by their names."""
     if not table.from_hub or (section.text_column is not None and section.pair_column is not None):
         return []
@@ -131,8 +131,8 @@ def unused_texts(table: Table, roles: Roles, section: LabelledData) -> list[str]
     return [f"the text is {texts} (--text-column, --pair-column); columns that are not used: {listing(unused)}"]
 
 
-def find_unlabelled(names: Sequence[str], section: LabelledData) -> tuple[str | None, str | None]:
-    """The columns of the text and of the second text in rows that shall be labelled; None where no name fits.
+def find_unlabeled(names: Sequence[str], section: LabeledData) -> tuple[str | None, str | None]:
+    """The columns of the text and of the second text in rows that shall be labeled; None where no name fits.
 
     Args:
         names: The columns that are there.
@@ -146,7 +146,7 @@ def find_unlabelled(names: Sequence[str], section: LabelledData) -> tuple[str | 
         here["text_column"] = "text"
         here.setdefault("pair_column", "text_pair" if "text_pair" in names else NO_PAIR)
     label = here.get("label_column") or _first_of(table, LABELS, without=frozenset(here.values()))
-    return _find_texts(table, LabelledData(**here), label)
+    return _find_texts(table, LabeledData(**here), label)
 
 
 def find_label(table: Table, named: str | None) -> str | None:
@@ -171,7 +171,7 @@ def _first_of(table: Table, names: tuple[str, ...], *, without: frozenset[str] =
     return next((by_lower[name] for name in names if name in by_lower), None)
 
 
-def _find_texts(table: Table, section: LabelledData, label: str | None) -> tuple[str | None, str | None]:
+def _find_texts(table: Table, section: LabeledData, label: str | None) -> tuple[str | None, str | None]:
     """The text column, or None where no name fits, and for pairs the second."""
     text = required(table, section.text_column, "text_column") if section.text_column is not None else None
     if section.pair_column is None:

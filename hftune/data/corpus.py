@@ -158,8 +158,8 @@ class CorpusFiles:
 
 def corpus_files(section: CorpusData) -> CorpusFiles | None:
     """The files of an embedded corpus or of a path; None for a name that can only be one of the Hub."""
-    if section.documents == "labelled":
-        raise HftuneError("documents are 'labelled' texts for masked words only", hint="use lines, paragraphs or file")
+    if section.documents == "labeled":
+        raise HftuneError("documents are 'labeled' texts for masked words only", hint="use lines, paragraphs or file")
     embedded, path = CORPORA.get(section.name), as_path(section.name)
     if embedded is None and path is None:
         if not is_hub_id(section.name) or ending_of(Path(section.name)) in PLAIN[:-1]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hftune.assets import embedded_data_dir
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data.columns import NO_PAIR
 from hftune.data.locate import Files, folder_files
 from hftune.data.sources import read_file
@@ -29,7 +29,7 @@ class Embedded:
     text_column: str
     label_column: str
     pair_column: str | None = None
-    unlabelled: str | None = None
+    unlabeled: str | None = None
     """File of texts without labels, one a line."""
 
     @property
@@ -39,10 +39,10 @@ class Embedded:
 
     def row_counts(self) -> dict[str, int]:
         """How many rows each split has."""
-        files = self.split_files(LabelledData(name=self.name))
+        files = self.split_files(LabeledData(name=self.name))
         return {split: sum(len(read_file(file)) for file in paths) for split, paths in files.items()}
 
-    def columns(self, section: LabelledData) -> LabelledData:
+    def columns(self, section: LabeledData) -> LabeledData:
         """The section with the columns named that it leaves open."""
         return section.model_copy(
             update={
@@ -52,7 +52,7 @@ class Embedded:
             }
         )
 
-    def split_files(self, section: LabelledData) -> Files:
+    def split_files(self, section: LabeledData) -> Files:
         """Its files, or those in its folder that the section names in their place."""
         if not self.folder.is_dir():
             raise HftuneError(

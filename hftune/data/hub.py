@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hftune.config.data import CorpusData, LabelledData
+from hftune.config.data import CorpusData, LabeledData
 from hftune.data import hub_access
 from hftune.data.hub_access import CONVERTED, first_line
-from hftune.data.locate import UNLABELLED, WORDS
+from hftune.data.locate import UNLABELED, WORDS
 from hftune.data.sources import from_arrow
 from hftune.data.table import Table
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
 
-Section = LabelledData | CorpusData
+Section = LabeledData | CorpusData
 MATCHED = "matched"
 """MNLI has two validation and two test splits; results are reported on the matched ones unless stated otherwise."""
 
@@ -75,7 +75,7 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
     worded = [
         name
         for name in available
-        if set(WORDS[split]) & set(name.lower().split("_")) and not UNLABELLED & set(name.lower().split("_"))
+        if set(WORDS[split]) & set(name.lower().split("_")) and not UNLABELED & set(name.lower().split("_"))
     ]
     found = exact or worded
     if len(found) == 2 and _mismatched(found[0]) == found[1]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hftune.config.data import CorpusData, LabelledData
+from hftune.config.data import CorpusData, LabeledData
 from hftune.data.wording import closest, listing, quote
 from hftune.errors import HftuneError
 
@@ -46,7 +46,7 @@ class Conversion:
 
 
 @contextmanager
-def hub_or_cache(section: LabelledData | CorpusData) -> Iterator[Any | None]:
+def hub_or_cache(section: LabeledData | CorpusData) -> Iterator[Any | None]:
     """Ask the Hub about a dataset once; without an answer only the cache is used, because loaders would retry for long.
 
     Yields:
@@ -67,7 +67,7 @@ def hub_or_cache(section: LabelledData | CorpusData) -> Iterator[Any | None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def refuse_script(section: LabelledData | CorpusData, info: Any) -> None:
+def refuse_script(section: LabeledData | CorpusData, info: Any) -> None:
     """Refuse a repository that is read by a loading script, and point to the parquet conversion if there is one."""
     script = section.name.rpartition("/")[2] + ".py"
     if script not in {file.rfilename for file in info.siblings or []}:
@@ -94,7 +94,7 @@ def converted(info: Any) -> dict[str, Conversion]:
     return _by_config([file.rfilename for file in info.siblings or []])
 
 
-def download_conversion(section: LabelledData | CorpusData, info: Any | None) -> Conversion:
+def download_conversion(section: LabeledData | CorpusData, info: Any | None) -> Conversion:
     """The files of one configuration of the parquet conversion, on this machine; without an answer those in the cache.
 
     The datasets library would mix configurations, and splits whose names begin alike, and would not find them offline.
@@ -118,7 +118,7 @@ def download_conversion(section: LabelledData | CorpusData, info: Any | None) ->
     return Conversion(local, chosen.partial)
 
 
-def choose_conversion(section: LabelledData | CorpusData, found: dict[str, Conversion]) -> Conversion:
+def choose_conversion(section: LabeledData | CorpusData, found: dict[str, Conversion]) -> Conversion:
     """The configuration that the section names, or the only one."""
     if section.subset is None and len(found) == 1:
         return next(iter(found.values()))
@@ -129,7 +129,7 @@ def choose_conversion(section: LabelledData | CorpusData, found: dict[str, Conve
     return found[section.subset]
 
 
-def refuse_config(section: LabelledData | CorpusData, names: list[str], info: Any | None = None) -> HftuneError:
+def refuse_config(section: LabeledData | CorpusData, names: list[str], info: Any | None = None) -> HftuneError:
     """The error for a configuration that is missing or not there."""
     example = f"--set data.subset={next((name for name in names if _has_train(name, info)), names[0])}"
     if section.subset is None:
@@ -144,7 +144,7 @@ def refuse_config(section: LabelledData | CorpusData, names: list[str], info: An
     )
 
 
-def refuse_not_found(section: LabelledData | CorpusData, info: Any | None, embedded: list[str]) -> HftuneError:
+def refuse_not_found(section: LabeledData | CorpusData, info: Any | None, embedded: list[str]) -> HftuneError:
     """The error for a dataset that does not exist, is private, gated, or has no such revision."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
@@ -179,7 +179,7 @@ def refuse_not_found(section: LabelledData | CorpusData, info: Any | None, embed
     )
 
 
-def refuse_http(section: LabelledData | CorpusData, error: Any) -> HftuneError:
+def refuse_http(section: LabeledData | CorpusData, error: Any) -> HftuneError:
     """The error for an answer of the Hub that is neither a dataset nor that there is none."""
     status = error.response.status_code
     if status in (401, 403):
@@ -193,7 +193,7 @@ def refuse_http(section: LabelledData | CorpusData, error: Any) -> HftuneError:
     )
 
 
-def refuse_offline(section: LabelledData | CorpusData, error: Exception, embedded: list[str]) -> HftuneError:
+def refuse_offline(section: LabeledData | CorpusData, error: Exception, embedded: list[str]) -> HftuneError:
     """The error for a dataset that is not in the cache while the Hub can't be reached."""
     name = quote(section.name)
     return HftuneError(

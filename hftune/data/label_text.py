@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hftune.data.columns import NAME_ENDINGS
-from hftune.data.labels import UNLABELLED, WHOLE, is_missing
+from hftune.data.labels import UNLABELED, WHOLE, is_missing
 from hftune.data.table import Table
 from hftune.data.wording import quote
 
@@ -70,7 +70,7 @@ def _numbered(table: Table, label: str, column: str, names: dict[int, str]) -> T
     place = {number: index for index, number in enumerate(order)}
     values = table.columns[label]
     # Some datasets have a class -1. In a split of -1 alone the names tell it from labels that are not published.
-    minus_one = names.get(int(UNLABELLED))
+    minus_one = names.get(int(UNLABELED))
     hidden = _is_hidden(values) and (minus_one is None or any(text != minus_one for text in table.columns[column]))
     numbers = [None if hidden or (number := _whole(value)) is None else place[number] for value in values]
     classes = {**table.classes, label: tuple(names[number] for number in order)}
@@ -79,7 +79,7 @@ def _numbered(table: Table, label: str, column: str, names: dict[int, str]) -> T
 
 def _is_hidden(values: Sequence[Any]) -> bool:
     """Whether all labels of a split are -1, as those of unpublished test labels are, or missing."""
-    return all(is_missing(value) or _whole(value) == int(UNLABELLED) for value in values)
+    return all(is_missing(value) or _whole(value) == int(UNLABELED) for value in values)
 
 
 def _whole(value: Any) -> int | None:

@@ -14,7 +14,7 @@ from hftune.errors import HftuneError
 WHOLE = re.compile(r"-?\d{1,18}")
 DECIMAL = re.compile(r"-?\d{1,18}(\.\d{1,18})?")
 NAMED = {str, bool, int, float}
-UNLABELLED = "-1"
+UNLABELED = "-1"
 """The class number that published test splits carry in place of a label."""
 
 

@@ -23,7 +23,7 @@ WORDS = {
     "dev": ("dev", "valid", "validation", "val", "eval"),
     "test": ("test", "testing"),
 }
-UNLABELLED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
+UNLABELED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
 SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
 Files = dict[str, list[Path]]
 """The files of each split; several where a split lies in shards."""
@@ -108,7 +108,7 @@ def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] =
         for entry in folder.iterdir()
         if ending_of(entry) in endings
         and not entry.name.startswith((".", "_"))
-        and not UNLABELLED & set(words_of(entry))
+        and not UNLABELED & set(words_of(entry))
     )
     files: Files = {}
     for split, words in WORDS.items():

@@ -32,7 +32,7 @@ def near_pairs(texts: Sequence[str], seconds: Sequence[str] | None = None) -> li
     """Places of texts that are near each other, the earlier one first.
 
     Args:
-        texts: all different, or the same text is found as its own neighbour.
+        texts: all different, or the same text is found as its own neighbor.
         seconds: second texts of pairs; then both texts must be near.
     """
     words: dict[str, int] = {}

@@ -10,5 +10,5 @@ REVIEWS = Embedded(
     files={"train": "train.csv", "dev": "dev.csv", "test": "test.csv"},
     text_column="text",
     label_column="label",
-    unlabelled="unlabeled.txt",
+    unlabeled="unlabeled.txt",
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hftune.data.columns import Roles, find_label, required
-from hftune.data.labels import UNLABELLED, label_names
+from hftune.data.labels import UNLABELED, label_names
 from hftune.data.table import Table
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
@@ -39,14 +39,14 @@ class Rows:
         )
 
 
-def labelled_rows(table: Table, roles: Roles) -> Rows:
+def labeled_rows(table: Table, roles: Roles) -> Rows:
     """Rows of train or dev: every one has a text and a label."""
     _require_columns(table, roles)
     required(table, roles.label, "label_column")
     return _checked(table, roles, label_names(table, roles.label))
 
 
-def maybe_labelled_rows(table: Table, roles: Roles) -> Rows:
+def maybe_labeled_rows(table: Table, roles: Roles) -> Rows:
     """Rows of test, which may have no labels at all: no column, nothing in it, or -1 in every row."""
     _require_columns(table, roles)
     if roles.label not in table.columns:
@@ -59,7 +59,7 @@ def maybe_labelled_rows(table: Table, roles: Roles) -> Rows:
             )
         return _checked(table, roles, None)
     names = label_names(table, roles.label)
-    return _checked(table, roles, None if all(name in (None, UNLABELLED) for name in names) else names)
+    return _checked(table, roles, None if all(name in (None, UNLABELED) for name in names) else names)
 
 
 def _require_columns(table: Table, roles: Roles) -> None:
@@ -69,7 +69,7 @@ def _require_columns(table: Table, roles: Roles) -> None:
 
 
 def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows:
-    """Leave out blank rows and those their source marks as unlabelled; refuse any other row with a hole.
+    """Leave out blank rows and those their source marks as unlabeled; refuse any other row with a hole.
 
     Users can correct their own files. In a dataset of the Hub a row with a hole is left out with a note, but a pair
     with one empty text is kept: published pairs have some, and a benchmark needs a prediction for each.
@@ -85,7 +85,7 @@ def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows
     if names is not None and (roles.label in table.classes or table.from_hub):
         marked = {row for row, name in enumerate(names) if name is None} - blank
         if marked:
-            notes.append(f"{table.where}: {count(len(marked), 'row')} that the source marks as unlabelled left out")
+            notes.append(f"{table.where}: {count(len(marked), 'row')} that the source marks as unlabeled left out")
     dropped = blank | marked
     if table.from_hub and pairs is None:
         empty = {row for row, text in enumerate(texts) if not text} - dropped
@@ -109,7 +109,7 @@ def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows
         if pairs is not None:
             _refuse_empty(table, pairs, roles.pair, keep)
     if names is not None:
-        _refuse_unlabelled(table, names, roles.label, keep)
+        _refuse_unlabeled(table, names, roles.label, keep)
     return Rows(
         where=table.where,
         texts=[texts[row] for row in keep],
@@ -159,7 +159,7 @@ def _refuse_empty(table: Table, texts: list[str], column: str | None, keep: list
         )
 
 
-def _refuse_unlabelled(table: Table, names: list[str | None], column: str, keep: list[int]) -> None:
+def _refuse_unlabeled(table: Table, names: list[str | None], column: str, keep: list[int]) -> None:
     missing = [row for row in keep if names[row] is None]
     if missing:
         raise HftuneError(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from hftune import __version__
 from hftune.cache import cache_folder, make_room, use
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.data.locate import Files
 from hftune.data.splits import Splits
 from hftune.files import read_json, sha256, write_bytes, write_json
@@ -35,7 +35,7 @@ UNREAD = {"kind", "max_length", "truncate"}
 """Settings that decide what becomes of rows, not which there are."""
 
 
-def kept(section: LabelledData, files: Files, make: Callable[[], Splits]) -> Splits:
+def kept(section: LabeledData, files: Files, make: Callable[[], Splits]) -> Splits:
     """The splits of some files from disk, or made now and put there.
 
     Args:
@@ -55,7 +55,7 @@ def kept(section: LabelledData, files: Files, make: Callable[[], Splits]) -> Spl
     return found
 
 
-def _key(section: LabelledData, files: Files) -> str | None:
+def _key(section: LabeledData, files: Files) -> str | None:
     """A hash of all that decides which rows come out; None where that is not worth it, or a file can't be read."""
     paths = [path for group in files.values() for path in group]
     try:
@@ -65,7 +65,7 @@ def _key(section: LabelledData, files: Files) -> str | None:
         named = {split: [(path.name, sha256(path)) for path in group] for split, group in files.items()}
     except OSError:
         return None  # the reader says what is wrong with it
-    asked = section.model_dump(include=set(LabelledData.model_fields) - UNREAD)
+    asked = section.model_dump(include=set(LabeledData.model_fields) - UNREAD)
     return hashlib.sha256(json.dumps([asked, named, _reader()], sort_keys=True).encode()).hexdigest()
 
 

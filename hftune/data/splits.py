@@ -17,7 +17,7 @@ NO_LABEL = -1
 
 @dataclass(frozen=True)
 class Splits:
-    """Labelled texts or pairs: columns ``text``, ``text_pair`` (only for pairs) and ``label``."""
+    """Labeled texts or pairs: columns ``text``, ``text_pair`` (only for pairs) and ``label``."""
 
     train: Dataset
     dev: Dataset

@@ -51,7 +51,7 @@ def language_scores(
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each token, and each pair of neighbours, occurs in some sequences."""
+    """How often each token, and each pair of neighbors, occurs in some sequences."""
 
     single: Ints
     """[V]."""
@@ -64,7 +64,7 @@ class Counts:
 
     @classmethod
     def of(cls, rows: Sequence[Ints], vocabulary: int) -> Counts:
-        """Count; neighbours are those within a row."""
+        """Count; neighbors are those within a row."""
         single = np.bincount(np.concatenate([row[1:] for row in rows]), minlength=vocabulary)
         codes = np.concatenate([row[:-1] * vocabulary + row[1:] for row in rows])
         pairs, times = np.unique(codes, return_counts=True)

@@ -39,7 +39,7 @@ def text_scores(nats: float, hits: float, tokens: int, *, words: int, size: int)
 
 
 def count_tokens(portions: Iterable[NDArray[np.integer]], vocabulary: int) -> Counts:
-    """Count tokens and neighbours of a row of any length, which comes in portions.
+    """Count tokens and neighbors of a row of any length, which comes in portions.
 
     Args:
         portions: Parts of the row, each but the first beginning with the last token of the one before.

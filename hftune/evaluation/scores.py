@@ -34,10 +34,10 @@ def checked(logits: Any, gold: Any, labels: Sequence[str]) -> tuple[Floats, Ints
     assert scores.shape == (len(truth), len(labels)), (scores.shape, truth.shape, labels)
     if not len(truth):
         raise HftuneError("There are no rows to score.", hint="Give a split that holds at least one row.")
-    unlabelled = int(((truth < 0) | (truth >= len(labels))).sum())
-    if unlabelled:
+    unlabeled = int(((truth < 0) | (truth >= len(labels))).sum())
+    if unlabeled:
         raise HftuneError(
-            f"{unlabelled:,} of {len(truth):,} rows have no gold label to be scored against.",
+            f"{unlabeled:,} of {len(truth):,} rows have no gold label to be scored against.",
             hint="Score a split with labels, or use `hftune predict` for rows without.",
         )
     broken = int((~np.isfinite(scores)).any(axis=1).sum())

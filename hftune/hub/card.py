@@ -183,7 +183,7 @@ def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
     source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
-    beside = " and, beside it, a masked language model on unlabelled text" if recipe.task.kind == JOINT else ""
+    beside = " and, beside it, a masked language model on unlabeled text" if recipe.task.kind == JOINT else ""
     return f"{what}{beside}: {start} on {source} with the method “{inline(recipe.method.kind)}”."
 
 

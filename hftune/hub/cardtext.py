@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.config.recipe import Recipe
 from hftune.config.task import LOWER_IS_BETTER
 from hftune.hub.markdown import inline
@@ -136,7 +136,7 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe, *, pairs: bool) -> list[s
         )
     if metrics.get("labels"):
         found.append("It always answers with one of its labels, also where none of them fits.")
-    if isinstance(recipe.data, LabelledData):
+    if isinstance(recipe.data, LabeledData):
         whole = "the two texts of a pair together" if pairs else "each text"
         found.append(f"It reads at most {recipe.data.max_length} tokens of {whole}; what is over is cut off.")
     found.append(

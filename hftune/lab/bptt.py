@@ -104,8 +104,8 @@ def check(numbers: Numbers) -> list[str]:
 def draw(numbers: Numbers) -> Drawing:
     """Norm against length for each ρ."""
     lines = [
-        Line(f"ρ = {short(radius)}", numbers["lengths"], line, colour, marker)
-        for radius, line, colour, marker in zip(numbers["radii"], numbers["norm_ratio"], SERIES, MARKERS, strict=False)
+        Line(f"ρ = {short(radius)}", numbers["lengths"], line, color, marker)
+        for radius, line, color, marker in zip(numbers["radii"], numbers["norm_ratio"], SERIES, MARKERS, strict=False)
     ]
     figure = chart(lines, x_label="steps T", y_label="|∂L/∂h₀| / |δ|", log_y=True)
     return Drawing(

@@ -104,8 +104,8 @@ def check(numbers: Numbers) -> list[str]:
 def draw(numbers: Numbers) -> Drawing:
     """Time against length."""
     lines = [
-        Line(name, numbers["lengths"], [1000 * second for second in seconds], colour, marker)
-        for (name, seconds), colour, marker in zip(numbers["seconds"].items(), SERIES, MARKERS, strict=False)
+        Line(name, numbers["lengths"], [1000 * second for second in seconds], color, marker)
+        for (name, seconds), color, marker in zip(numbers["seconds"].items(), SERIES, MARKERS, strict=False)
     ]
     figure = chart(lines, x_label="tokens", y_label="milliseconds", log_x=True, log_y=True, power=2)
     fitted = ", ".join(f"{name} {power:.2f}" for name, power in numbers["time_power"].items())

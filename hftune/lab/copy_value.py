@@ -116,7 +116,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     rows=rows,
     questions=(
-        "Why does doubling the number of keys cost only a little more β, while a nearer neighbour costs much more?",
+        "Why does doubling the number of keys cost only a little more β, while a nearer neighbor costs much more?",
         "What does the query have to look like to copy nothing, that is to weigh all values alike?",
         "Why can no finite query copy a value exactly, and when does it not matter?",
     ),

@@ -180,7 +180,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     questions=(
         "Why does the accuracy at small weights matter more for attention than that at large ones?",
-        "What happens to the normalised weights when estimates may be negative?",
+        "What happens to the normalized weights when estimates may be negative?",
         "Both estimates are unbiased. What tells them apart, then?",
     ),
 )

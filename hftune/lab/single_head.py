@@ -106,10 +106,10 @@ def draw(numbers: Numbers) -> Drawing:
     axes = figure.subplots()
     style(axes, "share of v_a in the output", "share of samples")
     edges = torch.linspace(0, 1, BINS + 1).tolist()
-    for name, label, colour in (("still", "Σ = αI", BLUE), ("stretched", "length of k_a varies", ORANGE)):
+    for name, label, color in (("still", "Σ = αI", BLUE), ("stretched", "length of k_a varies", ORANGE)):
         heights = numbers[name]["histogram"]
-        axes.stairs(heights, edges, color=colour, linewidth=1.6, label=label)
-        axes.stairs(heights, edges, color=colour, fill=True, alpha=0.18)
+        axes.stairs(heights, edges, color=color, linewidth=1.6, label=label)
+        axes.stairs(heights, edges, color=color, fill=True, alpha=0.18)
     legend(axes)
     one_value = numbers["stretched"]["only_a"] + numbers["stretched"]["only_b"]
     return Drawing(

@@ -1,7 +1,7 @@
 """A tokenizer of single characters, for training a GPT from scratch. Called by the tasks that do so.
 
 It is an ordinary fast tokenizer of the tokenizers library: saved as tokenizer.json, it loads through
-AutoTokenizer with no code of ours. Characters are Unicode code points and nothing is normalised, so text
+AutoTokenizer with no code of ours. Characters are Unicode code points and nothing is normalized, so text
 made of seen characters comes back exactly.
 """
 

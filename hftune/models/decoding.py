@@ -1,7 +1,7 @@
 """Tokens after prompts, one after the other: in batches, with a cache, within the context or sliding on.
 
 ``writer`` chooses the tokens of language models with it, ``answerer`` those of answers. Neither the batch size nor the
-neighbours of a prompt change what is written.
+neighbors of a prompt change what is written.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def decode(model: PreTrainedModel, rows: Sequence[AnyRow], how: Decoding[AnyRow]
 def _batches(rows: Sequence[AnyRow], how: Decoding[AnyRow], block: int, size: int) -> Iterator[list[AnyRow]]:
     """Rows from long to short; where the context is tight, only rows of one length go together.
 
-    Padding counts against the context, so that what is written could otherwise depend on the neighbours.
+    Padding counts against the context, so that what is written could otherwise depend on the neighbors.
     """
     batch: list[AnyRow] = []
     for row in sorted(rows, key=lambda row: -len(row.ids)):

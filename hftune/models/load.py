@@ -46,7 +46,7 @@ class LoadedModel:
 
     model: PreTrainedModel
     fresh_modules: tuple[str, ...]
-    """Names of modules with newly initialised weights: an adapter must carry these along."""
+    """Names of modules with newly initialized weights: an adapter must carry these along."""
 
 
 def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool = True) -> PreTrainedTokenizerBase:
@@ -156,7 +156,7 @@ def _sequence_classifier(
     if not any(name.split(".")[0] in head for name in fresh) and brought != tuple(labels):
         fresh += _reset(model, head)
     if fresh:
-        logger.info("newly initialised: %s", ", ".join(fresh))
+        logger.info("newly initialized: %s", ", ".join(fresh))
     return LoadedModel(model, fresh)
 
 

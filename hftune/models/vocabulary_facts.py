@@ -16,7 +16,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from hftune.models.vocabulary import as_text, unknown_token
 
 TOGETHER = 1 << 19
-"""Characters that are tokenised together."""
+"""Characters that are tokenized together."""
 MOST = 20_000_000
 """Bytes of a text that are looked at: more would tell the same."""
 

@@ -1,4 +1,4 @@
-"""The look of every figure, and its two forms: a PNG file, and an SVG that takes its colours from the page.
+"""The look of every figure, and its two forms: a PNG file, and an SVG that takes its colors from the page.
 
 ``hftune.runs.plots`` draws with it, the report and the study pages show the result. Figures are made
 without pyplot, so nothing global is touched.
@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 from hftune.files import write_bytes
 
 INK, MUTED, GRID = "#24292e", "#6b7178", "#dcdfe3"
-# Okabe and Ito's palette, which people with the common colour blindnesses can tell apart.
+# Okabe and Ito's palette, which people with the common color blindnesses can tell apart.
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-# The names under which the page's stylesheet defines the same colours, once for light and once for dark.
+# The names under which the page's stylesheet defines the same colors, once for light and once for dark.
 _PAGE_COLOURS = {
     INK: "--ink",
     MUTED: "--muted",
@@ -51,7 +51,7 @@ class Line:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: str = BLUE
+    color: str = BLUE
     marker: str = ""
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
@@ -106,14 +106,14 @@ def draw_line(axes: Axes, line: Line) -> None:
     axes.plot(
         line.x,
         line.y,
-        color=line.colour,
+        color=line.color,
         linewidth=1.6,
         marker=line.marker or None,
         markersize=4,
         label=plain(line.label),
     )
     if line.low is not None and line.high is not None:
-        axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.18, linewidth=0)
 
 
 def plain(text: str, limit: int = 40) -> str:
@@ -135,7 +135,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def to_svg(figure: Figure, name: str) -> Markup:
-    """The figure as an SVG element for a page: colours and font are the page's, the size follows its column.
+    """The figure as an SVG element for a page: colors and font are the page's, the size follows its column.
 
     Args:
         figure: What to show.
@@ -160,8 +160,8 @@ def _for_page(tag: str, used: set[str]) -> str:
     identifier = re.search(r' id="([^"]*)"', tag)
     if identifier and identifier.group(1) not in used:
         tag = tag.replace(identifier.group(), "")
-    for colour, variable in _PAGE_COLOURS.items():
-        tag = tag.replace(colour, f"var({variable})")
+    for color, variable in _PAGE_COLOURS.items():
+        tag = tag.replace(color, f"var({variable})")
     tag = re.sub(r"font-family: [^;\"]*;?", "", tag)
     if tag.startswith("<svg"):
         tag = re.sub(r' (width|height|version|xmlns)="[^"]*"', "", tag)

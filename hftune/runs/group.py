@@ -64,7 +64,7 @@ def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:
 
 
 def write_group(group: Path) -> dict[str, Any]:
-    """Summarise the finished runs of a group into its group.json, and return the summary."""
+    """Summarize the finished runs of a group into its group.json, and return the summary."""
     summary = group_summary([run for run in seed_runs(group) if run.complete])
     write_json(group / GROUP, summary)
     return summary

@@ -50,7 +50,7 @@ def line_chart(
     """Lines over one axis, with bands where they have a spread.
 
     Args:
-        lines: What to draw; told apart by colour and marker.
+        lines: What to draw; told apart by color and marker.
         x_label: What x is, with its unit.
         y_label: What y is, with its unit.
         references: Horizontal lines to compare with, named at their end.
@@ -84,9 +84,9 @@ def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | Non
     dev = _series(history, "loss", of_split="dev")
     lines = []
     if train[0]:
-        lines.append(Line("training", *_thinned(*train), colour=ORANGE))
+        lines.append(Line("training", *_thinned(*train), color=ORANGE))
     if dev[0]:
-        lines.append(Line("dev", *dev, colour=BLUE, marker="o"))
+        lines.append(Line("dev", *dev, color=BLUE, marker="o"))
     if not lines:
         return None
     mark = None if selected_step is None else (selected_step, "kept")
@@ -103,7 +103,7 @@ def masked_curve(history: Sequence[Mapping[str, Any]]) -> Figure | None:
     x, y = _series(history, MASKED, of_split=None)
     if not x:
         return None
-    line = Line("masked language model", *_thinned(x, y), colour=GREEN)
+    line = Line("masked language model", *_thinned(x, y), color=GREEN)
     return line_chart([line], x_label="updates", y_label="loss (nats a masked token)")
 
 
@@ -119,7 +119,7 @@ def score_curve(
         return None
     mark = None if selected_step is None else (selected_step, "kept")
     return line_chart(
-        [Line("dev", x, y, colour=BLUE, marker="o")],
+        [Line("dev", x, y, color=BLUE, marker="o")],
         x_label="updates",
         y_label=metric.replace("_", " "),
         references=references,
@@ -146,7 +146,7 @@ def confusion(counts: NDArray[np.int64], labels: Sequence[str]) -> Figure:
     if len(labels) <= READABLE_LABELS:
         for row in places:
             for column in places:
-                colour = "white" if shares[row, column] > 0.55 else INK
+                color = "white" if shares[row, column] > 0.55 else INK
                 axes.text(
                     column,
                     row,
@@ -154,7 +154,7 @@ def confusion(counts: NDArray[np.int64], labels: Sequence[str]) -> Figure:
                     ha="center",
                     va="center",
                     fontsize=font,
-                    color=colour,
+                    color=color,
                 )
     return figure
 
@@ -166,16 +166,16 @@ def reliability(before: Sequence[Mapping[str, float]], after: Sequence[Mapping[s
     style(upper, "", "accuracy")
     style(lower, "confidence", "share")
     upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
-    for name, bins, colour, marker in (("as trained", before, ORANGE, "o"), ("scaled", after, BLUE, "s")):
+    for name, bins, color, marker in (("as trained", before, ORANGE, "o"), ("scaled", after, BLUE, "s")):
         confident = [one["confidence"] for one in bins]
-        draw_line(upper, Line(name, confident, [one["accuracy"] for one in bins], colour, marker))
+        draw_line(upper, Line(name, confident, [one["accuracy"] for one in bins], color, marker))
         total = sum(one["count"] for one in bins)
         lower.bar(
             [one["low"] for one in bins],
             [one["count"] / total for one in bins],
             width=[one["high"] - one["low"] for one in bins],
             align="edge",
-            color=colour,
+            color=color,
             alpha=0.35,
             linewidth=0,
         )

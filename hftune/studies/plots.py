@@ -67,10 +67,10 @@ def scores(compared: Compared) -> Figure:
     axes.grid(False, axis="y")
     for place, row in enumerate(rows):
         found = row.scores[compared.split]
-        colour = ORANGE if row.selected else BLUE
-        axes.plot([found.low, found.high], [place, place], color=colour, linewidth=1.6)
+        color = ORANGE if row.selected else BLUE
+        axes.plot([found.low, found.high], [place, place], color=color, linewidth=1.6)
         axes.plot(row.by_seed[compared.split], [place] * len(row.seeds), "|", color=MUTED, markersize=9)
-        axes.plot(found.mean, place, "s" if row.selected else "o", color=colour, markersize=6)
+        axes.plot(found.mean, place, "s" if row.selected else "o", color=color, markersize=6)
     axes.plot([], [], "o-", color=BLUE, markersize=6, linewidth=1.6, label="mean, 95 % interval")
     if any(row.selected for row in rows):
         axes.plot([], [], "s-", color=ORANGE, markersize=6, linewidth=1.6, label="selected")
@@ -144,7 +144,7 @@ def by_value(compared: Compared, axis: str) -> Figure:
         if connect:
             draw_line(axes, line)
         else:
-            axes.plot(line.x, line.y, line.marker, color=line.colour, markersize=5, label=plain(line.label))
+            axes.plot(line.x, line.y, line.marker, color=line.color, markersize=5, label=plain(line.label))
     _draw_baselines(axes, compared, axis)
     _value_ticks(axes, values)
     legend(axes, columns=1 if max(len(label) for label, _ in shown_groups) > 18 else 2)
@@ -182,14 +182,14 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
     axes.plot([point.x for point in front], [point.y for point in front], color=ORANGE, linewidth=1.2, zorder=1)
     rest = [point for point in points if point not in front and not point.collapsed]
     lost = [point for point in points if point.collapsed]
-    for group, marker, colour, words in (
+    for group, marker, color, words in (
         (front, "s", ORANGE, "best for its cost"),
         (rest, "o", BLUE, "others"),
         (lost, "x", MUTED, "collapsed"),
     ):
         if group:
             axes.plot(
-                [one.x for one in group], [one.y for one in group], marker, color=colour, label=words, linestyle=""
+                [one.x for one in group], [one.y for one in group], marker, color=color, label=words, linestyle=""
             )
     if spreads_by_magnitude([point.x for point in points]):
         axes.set_xscale("log")
@@ -254,7 +254,7 @@ def _banded(label: str, x: list[float], values: list[list[float]], place: int) -
         label,
         x,
         [fmean(seeds) for seeds in values],
-        colour=SERIES[place % MOST_LINES],
+        color=SERIES[place % MOST_LINES],
         marker=MARKERS[place % MOST_LINES],
         low=[min(seeds) for seeds in values] if several else None,
         high=[max(seeds) for seeds in values] if several else None,

@@ -62,5 +62,5 @@ def select(study: StudyDir) -> Selection:
 
 
 def dev_score(run: RunDir, metric: str) -> float:
-    """The score that training selected its checkpoint by, of the saved artefact."""
+    """The score that training selected its checkpoint by, of the saved artifact."""
     return float(run.read_metrics()["splits"]["dev"][metric])

@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedMode
 
 from hftune import data as datasets
 from hftune import methods
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.config.model import NO_TRUST, ModelSection, Trust
 from hftune.config.recipe import Recipe
 from hftune.config.section import expect
@@ -28,7 +28,7 @@ from hftune.models.positions import check_length
 from hftune.runs.naming import public_name
 from hftune.tasks.classification_loss import ClassificationLoss, class_weights
 from hftune.tasks.many_labels import check_memory, listed_labels, untrained_guess
-from hftune.tasks.rows import Encoded, TokenisedRows, cut_note
+from hftune.tasks.rows import Encoded, TokenizedRows, cut_note
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.tasks.token_cache import kept
 from hftune.training.inputs import TrainingInputs
@@ -37,7 +37,7 @@ from hftune.training.room import free_memory
 
 PROBE_ROWS = 8
 TOGETHER = 4096
-"""Rows that are tokenised together."""
+"""Rows that are tokenized together."""
 
 
 class Classification:
@@ -47,7 +47,7 @@ class Classification:
         """The recipe is all that a task knows."""
         self.recipe = recipe
         self.task_section = expect(recipe.task, ClassifyTask)
-        self.data_section = expect(recipe.data, LabelledData)
+        self.data_section = expect(recipe.data, LabeledData)
 
     def load_data(self) -> Splits:
         """Read, check, split and subset the rows."""
@@ -66,9 +66,9 @@ class Classification:
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenise train and dev; the test split stays untouched until the end."""
+        """Tokenize train and dev; the test split stays untouched until the end."""
         self._check(data, tokenizer)
-        train, dev = self._tokenise(data, "train", tokenizer), self._tokenise(data, "dev", tokenizer)
+        train, dev = self._tokenize(data, "train", tokenizer), self._tokenize(data, "dev", tokenizer)
         section = self.task_section
         return TrainingInputs(
             train=train,
@@ -147,7 +147,7 @@ class Classification:
             rows = data.named[name]
             logits[name] = score_rows(classifier, rows, self.recipe.train.eval_batch_size, listener, name)
             predictions[name] = prediction_rows(rows.to_list(), logits[name], data.labels)
-            if is_labelled(rows):
+            if is_labeled(rows):
                 scores[name] = classification_scores(
                     logits[name], np.asarray(rows["label"]), data.labels, self.task_section.metrics
                 )
@@ -192,7 +192,7 @@ class Classification:
 
         return compute
 
-    def _tokenise(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
+    def _tokenize(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedRows:
         section, rows = self.data_section, data.named[split]
         how: dict[str, Any] = {"max_length": section.max_length, "truncate": section.truncate}
 
@@ -204,7 +204,7 @@ class Classification:
                 for row in encode(tokenizer, part["text"], part["text_pair"] if data.is_pair else None, **how)
             )
 
-        return TokenisedRows(
+        return TokenizedRows(
             kept(data.fingerprints[split], len(rows), tokenizer, how, make), rows.data.column("label").to_pylist()
         )
 
@@ -244,7 +244,7 @@ def _probe_outputs(classifier: Classifier, rows: list[dict[str, Any]]) -> dict[s
     return {"logits": logits.tolist(), "labels": list(classifier.labels)}
 
 
-def is_labelled(rows: Any) -> bool:
+def is_labeled(rows: Any) -> bool:
     """Whether every row has a label; a test split may have none."""
     return bool(min(rows["label"]) >= 0)
 

@@ -1,4 +1,4 @@
-"""Classification and a masked language model in one: labelled and unlabelled batches side by side in every step.
+"""Classification and a masked language model in one: labeled and unlabeled batches side by side in every step.
 
 One entry of TASKS. All that is said of classification holds here too (dev scores, baselines, the published classifier):
 the second loss is added, and the masked language model is kept beside the classifier. With a weight of 0 throughout it
@@ -23,7 +23,7 @@ from hftune.config.recipe import Recipe
 from hftune.config.section import expect
 from hftune.config.task import JointTask
 from hftune.data.splits import Splits
-from hftune.data.unlabelled import JointSplits, Unlabelled
+from hftune.data.unlabeled import JointSplits, Unlabeled
 from hftune.errors import HftuneError
 from hftune.models.joint import as_classifier
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
@@ -47,7 +47,7 @@ from hftune.training.launch import world_size
 from hftune.training.parts import LossParts
 
 REFUSED = {
-    "head": "the encoder is frozen, so unlabelled text could teach it nothing",
+    "head": "the encoder is frozen, so unlabeled text could teach it nothing",
     "lora": "both heads share the word embeddings, which an adapter keeps frozen and can't carry along",
     "ia3": "both heads share the word embeddings, which an adapter keeps frozen and can't carry along",
     "bitfit": "the masked language model's output is the word embeddings, which are frozen",
@@ -66,10 +66,10 @@ class Joint(Classification):
         super().__init__(recipe)
         self.joint_section = expect(recipe.task, JointTask)
         self.joint_data = expect(recipe.data, JointData)
-        self.active = self.joint_section.reads_unlabelled
+        self.active = self.joint_section.reads_unlabeled
 
     def load_data(self) -> JointSplits:
-        """Labelled rows and unlabelled texts, both checked."""
+        """Labeled rows and unlabeled texts, both checked."""
         kind = self.recipe.method.kind
         if self.active and kind in REFUSED:
             raise HftuneError(
@@ -80,34 +80,34 @@ class Joint(Classification):
         return datasets.load_joint(self.joint_data)
 
     def describe(self, data: Splits) -> DataFacts:
-        """Rows and texts, and how many test texts stand among the unlabelled ones."""
+        """Rows and texts, and how many test texts stand among the unlabeled ones."""
         facts = super().describe(data)
         if not self.active:
-            note = "task.mlm_alpha is 0: unlabelled text is not used, this is plain classification"
+            note = "task.mlm_alpha is 0: unlabeled text is not used, this is plain classification"
             return dataclasses.replace(facts, notes=(*facts.notes, note))
-        unlabelled = _unlabelled(data)
+        unlabeled = _unlabeled(data)
         return dataclasses.replace(
             facts,
-            rows={**facts.rows, "unlabelled": len(unlabelled.texts)},
-            fingerprints={**facts.fingerprints, "unlabelled": unlabelled.fingerprint()},
-            notes=(*facts.notes, *unlabelled.notes),
+            rows={**facts.rows, "unlabeled": len(unlabeled.texts)},
+            fingerprints={**facts.fingerprints, "unlabeled": unlabeled.fingerprint()},
+            notes=(*facts.notes, *unlabeled.notes),
             warnings=tuple(
-                f"{seen:,} of the {facts.rows[split]:,} {split} texts stand in the unlabelled text: the model reads "
+                f"{seen:,} of the {facts.rows[split]:,} {split} texts stand in the unlabeled text: the model reads "
                 f"what it is scored on, so {split} scores may be too high"
                 for split, seen in _joint(data).leaks().items()
             ),
         )
 
     def load_tokenizer(self, data: Splits) -> PreTrainedTokenizerBase:
-        """The model's own; for a scratch model one trained on labelled and unlabelled texts."""
+        """The model's own; for a scratch model one trained on labeled and unlabeled texts."""
         if not self.active:
             return super().load_tokenizer(data)
-        tokenizer = load_tokenizer(self.recipe.model, [*data.texts(), *_unlabelled(data).texts])
+        tokenizer = load_tokenizer(self.recipe.model, [*data.texts(), *_unlabeled(data).texts])
         tokenizer.model_max_length = self.data_section.max_length
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """What classification prepares, with the unlabelled examples and the second loss."""
+        """What classification prepares, with the unlabeled examples and the second loss."""
         if not self.active:
             return super().prepare(data, tokenizer)
         task, batch_size = self.joint_section, self.joint_section.mlm_batch_size or self.recipe.train.batch_size
@@ -116,12 +116,12 @@ class Joint(Classification):
         inputs = super().prepare(data, tokenizer)
         examples = make_examples(
             tokenizer,
-            _unlabelled(data).texts,
+            _unlabeled(data).texts,
             max_length=self.data_section.max_length,
             block_size=self.joint_data.blocks,
             words=task.whole_word,
         )
-        _check_enough(len(examples), batch_size * world_size(), _unlabelled(data).source)
+        _check_enough(len(examples), batch_size * world_size(), _unlabeled(data).source)
         parts = LossParts()
         assert isinstance(inputs.loss, ClassificationLoss), "classification has a loss of its own"
         return dataclasses.replace(
@@ -188,7 +188,7 @@ class JointLoss:
     def __call__(
         self, outputs: Mapping[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Loss of one forward pass, as its share of the update; dev has labelled rows alone."""
+        """Loss of one forward pass, as its share of the update; dev has labeled rows alone."""
         found = {"classification_loss": self.classification(outputs, labels, num_items_in_batch)}
         if "mlm_loss" in outputs:
             found["mlm_loss"] = outputs["mlm_loss"]
@@ -224,7 +224,7 @@ def check_block_size(block_size: int | None, config: PreTrainedConfig) -> None:
 def _check_enough(examples: int, wanted: int, source: str) -> None:
     if examples < wanted:
         raise HftuneError(
-            f"the unlabelled text {source} gives {examples:,} examples, fewer than one batch of {wanted:,}",
+            f"the unlabeled text {source} gives {examples:,} examples, fewer than one batch of {wanted:,}",
             hint="give more text, or a smaller --mlm-batch-size; shorter blocks (--block-size) give more examples",
         )
 
@@ -234,5 +234,5 @@ def _joint(data: Splits) -> JointSplits:
     return data
 
 
-def _unlabelled(data: Splits) -> Unlabelled:
-    return _joint(data).unlabelled
+def _unlabeled(data: Splits) -> Unlabeled:
+    return _joint(data).unlabeled

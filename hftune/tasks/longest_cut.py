@@ -17,7 +17,7 @@ from hftune.models.vocabulary import as_text
 from hftune.tasks.corruption import Corruption
 
 CHUNK = 256
-"""Documents that are tokenised together: where each token ends takes more memory than the tokens."""
+"""Documents that are tokenized together: where each token ends takes more memory than the tokens."""
 
 
 def seen_parts(recipe: Recipe, texts: Sequence[str], saved: Path | None = None) -> Sequence[str]:

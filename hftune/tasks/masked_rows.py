@@ -39,8 +39,8 @@ class Examples:
     def notes(self, max_length: int, block_size: int | None) -> tuple[str, ...]:
         """How many blocks they are, or how many are cut."""
         if block_size is not None:
-            return (f"unlabelled: {len(self):,} blocks of at most {block_size} tokens",)
-        return cut_note(self.lengths, max_length, "unlabelled texts", "--block-size N reads all of each")
+            return (f"unlabeled: {len(self):,} blocks of at most {block_size} tokens",)
+        return cut_note(self.lengths, max_length, "unlabeled texts", "--block-size N reads all of each")
 
     def fingerprint(self) -> str:
         """A hash of all token ids, in order."""
@@ -57,7 +57,7 @@ class Examples:
 def make_examples(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, max_length: int, block_size: int | None, words: bool
 ) -> Examples:
-    """Tokenise texts.
+    """Tokenize texts.
 
     Args:
         tokenizer: The model's.
@@ -143,38 +143,38 @@ class FixedMaskedRows(MaskedRows):
 
 
 class PairedRows(Dataset[dict[str, Any]]):
-    """Labelled rows by number, and unlabelled ones as ``Beside`` asks for them."""
+    """Labeled rows by number, and unlabeled ones as ``Beside`` asks for them."""
 
-    def __init__(self, labelled: Dataset[dict[str, Any]], unlabelled: MaskedRows) -> None:
-        """labelled: as plain classification has them."""
-        self.labelled = labelled
-        self.unlabelled = unlabelled
+    def __init__(self, labeled: Dataset[dict[str, Any]], unlabeled: MaskedRows) -> None:
+        """labeled: as plain classification has them."""
+        self.labeled = labeled
+        self.unlabeled = unlabeled
 
     def __len__(self) -> int:
-        return len(self.labelled)  # type: ignore[arg-type]
+        return len(self.labeled)  # type: ignore[arg-type]
 
     def __getitem__(self, key: Any) -> dict[str, Any]:
         match key:
             case Beside():
-                row = self.unlabelled[key]
+                row = self.unlabeled[key]
                 return {"mlm": (row["input_ids"], row["labels"])}
             case Repeated():
-                return {**self.labelled[key.row], "labels": -100}
+                return {**self.labeled[key.row], "labels": -100}
             case _:
-                return self.labelled[key]
+                return self.labeled[key]
 
 
 @dataclass(frozen=True)
 class PairedCollator:
-    """Labelled rows as plain classification pads them, and the unlabelled ones beside them."""
+    """Labeled rows as plain classification pads them, and the unlabeled ones beside them."""
 
-    labelled: Any
+    labeled: Any
     pad: int
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """One batch of both; dev has labelled rows only."""
+        """One batch of both; dev has labeled rows only."""
         beside = [row["mlm"] for row in rows if "mlm" in row]
-        batch = dict(self.labelled([row for row in rows if "mlm" not in row]))
+        batch = dict(self.labeled([row for row in rows if "mlm" not in row]))
         if beside:
             ids, mask, labels = padded(beside, self.pad)
             batch |= {"mlm_input_ids": ids, "mlm_attention_mask": mask, "mlm_labels": labels}

@@ -65,7 +65,7 @@ class MaskedLanguageModel:
         return tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenise train and dev; dev is masked once, by the data's seed."""
+        """Tokenize train and dev; dev is masked once, by the data's seed."""
         masking = masking_for(tokenizer, self.task_section.mlm_probability, self.recipe.train.seed)
         self._check(tokenizer)
         train, dev = self._examples(data.train, tokenizer), self._fixed(data.dev, tokenizer)

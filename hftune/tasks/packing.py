@@ -29,7 +29,7 @@ from hftune.models.vocabulary import as_text, unknown_token
 FORMAT = 2
 """Changes when what is written changes."""
 TOGETHER = 1 << 19
-"""Characters that are tokenised together."""
+"""Characters that are tokenized together."""
 PORTION = 1 << 21
 """Tokens that are looked at together."""
 
@@ -81,7 +81,7 @@ def pack(
     note = path.with_suffix(".json")
     if not (path.is_file() and note.is_file() and read_json(note)["tokens"] * width.itemsize == path.stat().st_size):
         try:
-            _write(path, note, _tokenised(split, tokenizer, end, advance), width, unknown_token(tokenizer))
+            _write(path, note, _tokenized(split, tokenizer, end, advance), width, unknown_token(tokenizer))
             make_room()
         except OSError as error:
             raise HftuneError(
@@ -103,7 +103,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(f"{type(tokenizer).__name__}\n{whole}".encode()).hexdigest()
 
 
-def _tokenised(
+def _tokenized(
     split: TextSplit, tokenizer: PreTrainedTokenizerBase, end: int, advance: Callable[[int], None]
 ) -> Iterator[list[int]]:
     yield [end]

@@ -27,7 +27,7 @@ from hftune.models.token_scores import IGNORED, NextTokenBatches
 from hftune.runs.naming import public_name
 from hftune.tasks.answers import answer_split, constant_baseline
 from hftune.tasks.question_checks import refuse_long, refuse_marks, refuse_unknown
-from hftune.tasks.rows import Encoded, TokenisedRows
+from hftune.tasks.rows import Encoded, TokenizedRows
 from hftune.tasks.seen import Seen
 from hftune.tasks.task import DataFacts, Evaluation
 from hftune.training.inputs import TrainingInputs
@@ -69,9 +69,9 @@ class QuestionAnswering:
         return tokenizer
 
     def prepare(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenise train and dev; of test only the lengths are looked at."""
+        """Tokenize train and dev; of test only the lengths are looked at."""
         self._check(data, tokenizer)
-        train, dev = _tokenise(data.train, tokenizer), _tokenise(data.dev, tokenizer)
+        train, dev = _tokenize(data.train, tokenizer), _tokenize(data.dev, tokenizer)
         section, batches = self.recipe.task, NextTokenBatches(int(tokenizer.pad_token_id))
 
         def collate(rows: list[dict[str, Any]]) -> Mapping[str, Tensor]:
@@ -191,10 +191,10 @@ def forced_match(logits: Tensor, labels: Tensor) -> Tensor:
     return right.all(1, keepdim=True).to(torch.float32)
 
 
-def _tokenise(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenisedRows:
+def _tokenize(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenizedRows:
     """Rows whose label is where the answer begins; the collator makes token labels of it."""
     encoded = sequences(tokenizer, rows.questions, rows.known)
-    return TokenisedRows(Encoded.of({"input_ids": ids} for ids, _ in encoded), [asked for _, asked in encoded])
+    return TokenizedRows(Encoded.of({"input_ids": ids} for ids, _ in encoded), [asked for _, asked in encoded])
 
 
 def _mean_match(outcome: EvalPrediction) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tokenised rows as a map-style dataset that Trainer can index, padded only when batched.
+"""Tokenized rows as a map-style dataset that Trainer can index, padded only when batched.
 
 All token ids of a split lie in one array and not in lists: a row costs a few bytes a token, and an array that was kept
 on disk (``hftune.tasks.token_cache``) is read as rows are asked for.
@@ -57,7 +57,7 @@ class Encoded:
         )
 
 
-class TokenisedRows(Dataset[dict[str, Any]]):
+class TokenizedRows(Dataset[dict[str, Any]]):
     """Encoded texts and their labels."""
 
     def __init__(self, encoded: Encoded, labels: Sequence[Any]) -> None:

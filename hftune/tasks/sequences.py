@@ -15,14 +15,14 @@ from hftune.models.vocabulary import as_text
 from hftune.tasks.corruption import Corruption, Numbers, Plan, corrupted, plan
 
 CHUNK = 1000
-"""Documents that are tokenised together."""
+"""Documents that are tokenized together."""
 
 
 class Tokens:
     """All documents of a split as one array of token ids."""
 
     def __init__(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
-        """Tokenise the documents, without marks of any kind."""
+        """Tokenize the documents, without marks of any kind."""
         rows: list[Numbers] = []
         for start in range(0, len(texts), CHUNK):
             part, how = list(texts[start : start + CHUNK]), as_text(tokenizer)

@@ -76,7 +76,7 @@ class SpanCorruption:
         return self._tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenise train and dev; dev is corrupted once, in a way that training never sees."""
+        """Tokenize train and dev; dev is corrupted once, in a way that training never sees."""
         self._check(data, tokenizer)
         corruption, mark = self._corruption(tokenizer), int(tokenizer.mask_token_id)
         tokens = Tokens(data.train, tokenizer)

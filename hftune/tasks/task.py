@@ -69,7 +69,7 @@ class Task(Protocol[Data]):
         """The tokenizer, trained on the training rows where the model starts from scratch."""
 
     def prepare(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenised splits, collator, metric."""
+        """Tokenized splits, collator, metric."""
 
     def build_model(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """The network, sized by the data."""
@@ -85,15 +85,15 @@ class Task(Protocol[Data]):
 
     @staticmethod
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> Any:
-        """The same from the saved artefact; called in a fresh process."""
+        """The same from the saved artifact; called in a fresh process."""
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Data, folder: Path) -> None:
-        """Write the artefact that is published."""
+        """Write the artifact that is published."""
 
     def evaluate(
         self, folder: Path, data: Data, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
     ) -> Evaluation:
-        """Score the saved artefact: the numbers belong to what is published, not to what was in memory."""
+        """Score the saved artifact: the numbers belong to what is published, not to what was in memory."""
 
 
 def scored_baselines(

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 """Changes when what is written changes."""
 WORTH = 2_000
-"""Rows from which on looking them up is quicker than tokenising them."""
+"""Rows from which on looking them up is quicker than tokenizing them."""
 ENDS = "ends"
 
 
@@ -43,7 +43,7 @@ def kept(
         rows: How many there are.
         tokenizer: What makes tokens of them.
         how: Whatever else decides which tokens they become.
-        make: Tokenises.
+        make: Tokenizes.
     """
     if rows < WORTH or not tokenizer.is_fast:
         return make()
@@ -74,7 +74,7 @@ def _read(path: Path, rows: int) -> Encoded | None:
         if len(ends) != rows or any(len(values) != ends[-1] for values in arrays.values()):
             raise ValueError("its parts do not fit together")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        logger.warning("%s can't be read (%s): its rows are tokenised again", path, error)
+        logger.warning("%s can't be read (%s): its rows are tokenized again", path, error)
         return None
     use(path)
     return Encoded(arrays, ends, masked)

@@ -50,7 +50,7 @@ def make_arguments(
         keep_columns: Whether collators get columns that the model does not take.
 
     Returns:
-        The arguments, and lines that the user should read (a setting that could not be honoured).
+        The arguments, and lines that the user should read (a setting that could not be honored).
 
     Raises:
         HftuneError: The device lacks what was asked for, or ``train.extra`` is not right.

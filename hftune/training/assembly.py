@@ -58,7 +58,7 @@ def build(
         must_match: Facts, as a JSON object, that must be the same when the run is resumed.
 
     Raises:
-        HftuneError: A setting that this machine or the installed transformers can't honour.
+        HftuneError: A setting that this machine or the installed transformers can't honor.
     """
     _quiet_libraries()
     refuse_what_breaks(section)
@@ -176,7 +176,7 @@ def _refuse_budget(section: TrainSection, inputs: TrainingInputs) -> None:
     elif inputs.epoch_lengths is not None:
         reason = "this task makes other rows in each epoch, so that the number of batches would change"
     elif inputs.companion is not None:
-        reason = "joint training pairs each batch with unlabelled rows"
+        reason = "joint training pairs each batch with unlabeled rows"
     if reason is not None:
         raise HftuneError(f"train.tokens_per_batch is set, but {reason}", hint="leave it out: set train.batch_size")
 

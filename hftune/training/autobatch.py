@@ -57,7 +57,7 @@ class Sizes:
         return section.model_copy(update=dataclasses.asdict(self))
 
     def inputs(self, inputs: TrainingInputs, before: Sizes) -> TrainingInputs:
-        """What a task prepared, with the companion rows divided as the labelled ones are."""
+        """What a task prepared, with the companion rows divided as the labeled ones are."""
         companion, split = inputs.companion, before.batch_size // self.batch_size
         if companion is None or split == 1:
             return inputs
@@ -102,7 +102,7 @@ def _found(trial: Trial, wanted: Sizes) -> Sizes:
     search = _on_cpu(trial) if trial.device.type == "cpu" else first_that_fits
     fits = smallest(search(rows, lambda size: trial.train(size, -(-size * beside // wanted.batch_size))))
     if not fits:
-        more = f" beside {beside} unlabelled ones, which have no smaller common part" if beside and rows[-1] > 1 else ""
+        more = f" beside {beside} unlabeled ones, which have no smaller common part" if beside and rows[-1] > 1 else ""
         raise _nothing_fits(trial, f"a pass of {rows[-1]} row{'s' * (rows[-1] > 1)}{more}")
     most = wanted.eval_batch_size
     evaluated = smallest(search([most // 2**power for power in range(most.bit_length())], trial.evaluate))

@@ -1,4 +1,4 @@
-"""A second set of rows beside the labelled ones in every forward pass, with a loss of its own: joint training.
+"""A second set of rows beside the labeled ones in every forward pass, with a loss of its own: joint training.
 
 ``PairedBatches`` deals out both; the companion rows cycle at their own pace and are shuffled anew each time round.
 Which rows a pass gets is a function of seed, epoch and place alone, so a resumed run goes on as it would have. A task
@@ -18,7 +18,7 @@ from hftune.training.sampler import RankBatches, epoch_order
 
 IGNORED = -100
 OTHER_STREAM = 1 << 32
-"""Added to the seed, which is smaller: the companion's order has nothing to do with that of the labelled rows."""
+"""Added to the seed, which is smaller: the companion's order has nothing to do with that of the labeled rows."""
 
 
 class Beside(NamedTuple):
@@ -29,14 +29,14 @@ class Beside(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """Asks for a labelled row that another process has as well: it must not count."""
+    """Asks for a labeled row that another process has as well: it must not count."""
 
     row: int
 
 
 @dataclass(frozen=True)
 class Companion:
-    """Rows that are trained on beside the labelled ones."""
+    """Rows that are trained on beside the labeled ones."""
 
     lengths: Sequence[int]
     """Tokens of each."""
@@ -66,7 +66,7 @@ class Companion:
 
 
 class PairedBatches(RankBatches):
-    """The batches of one process: labelled row numbers, then as many ``Beside`` as there are companion rows."""
+    """The batches of one process: labeled row numbers, then as many ``Beside`` as there are companion rows."""
 
     def __init__(self, *, companion: Companion, bucketed: bool, **settings: Any) -> None:
         """bucketed: whether companion rows of like length come together; settings: those of ``RankBatches``."""
@@ -90,7 +90,7 @@ class PairedBatches(RankBatches):
         return -(-self.rows // (self.pass_rows * self._split)) * self._split
 
     def weight(self, index: int) -> float:
-        """Never 0: a process that has no labelled row of its own still has companion rows."""
+        """Never 0: a process that has no labeled row of its own still has companion rows."""
         return super().weight(index) or 1.0
 
     def has_repeats(self, index: int) -> bool:
@@ -104,7 +104,7 @@ class PairedBatches(RankBatches):
         return [self._at(*divmod(place, self._beside_rows)) for place in places]
 
     def _together(self, epoch: int, index: int) -> np.ndarray:
-        """Where the labelled rows have run out within the last pass, one is repeated and does not count."""
+        """Where the labeled rows have run out within the last pass, one is repeated and does not count."""
         return super()._together(epoch, index if self._passing(index) > 0 else 0)[: max(1, self._passing(index))]
 
     def _at(self, epoch: int, place: int) -> Beside:

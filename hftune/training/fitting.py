@@ -28,7 +28,7 @@ from hftune.training.memory import out_of_memory, peak_memory
 from hftune.training.saved_state import check_saved_state
 from hftune.training.stopping import stopped
 from hftune.training.trainer import HftuneTrainer
-from hftune.training.utilisation import model_flops_utilisation
+from hftune.training.utilization import model_flops_utilization
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
         seconds=clock.seconds,
         examples_per_second=examples / working,
         # The operations are those of all processes, the peak is that of one.
-        mfu=model_flops_utilisation(state.total_flos / trainer.args.world_size, working, trainer.args.device, dtype),
+        mfu=model_flops_utilization(state.total_flos / trainer.args.world_size, working, trainer.args.device, dtype),
         steps=state.global_step,
         metric=trainer.args.metric_for_best_model,
         best_step=state.best_global_step,

@@ -16,7 +16,7 @@ from hftune.training.parts import LossParts
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """Tokenised rows, how they become batches, how a batch becomes a loss, and what is best."""
+    """Tokenized rows, how they become batches, how a batch becomes a loss, and what is best."""
 
     train: Dataset[Any]
     dev: Dataset[Any]
@@ -31,7 +31,7 @@ class TrainingInputs:
     select_by: str
     greater_is_better: bool
     tokens: str = ""
-    """A hash of the tokenised training rows: a tokenizer that has changed can't go on with an old run."""
+    """A hash of the tokenized training rows: a tokenizer that has changed can't go on with an old run."""
     preprocess_logits: Callable[[Any, Any], Any] | None = None
     """Trainer's preprocess_logits_for_metrics: (outputs, labels) → what compute_metrics needs of them, no more."""
     keep_columns: bool = False
@@ -44,7 +44,7 @@ class TrainingInputs:
     samples: Callable[[Any], list[dict[str, Any]]] | None = None
     """The model → what it writes, kept in history at each evaluation; must leave the random state alone."""
     companion: Companion | None = None
-    """Rows to train on beside the labelled ones: ``train`` is then asked for ``Beside`` and ``Repeated`` too."""
+    """Rows to train on beside the labeled ones: ``train`` is then asked for ``Beside`` and ``Repeated`` too."""
     notes: tuple[str, ...] = ()
     """What whoever watches should know of the rows as they were made."""
     parts: LossParts | None = None

@@ -91,7 +91,7 @@ def _parts(name: str, module: nn.Module, weight: Tensor, axis: int) -> int:
         unclear = outputs % parts != 0 or (last in SQUARE and outputs != parts * inputs)
     if unclear:
         raise HftuneError(
-            f"train.optimizer is muon, which orthogonalises queries, keys and values apart, but {name} ({outputs} × "
+            f"train.optimizer is muon, which orthogonalizes queries, keys and values apart, but {name} ({outputs} × "
             f"{inputs}) holds them together in an order that its name does not tell",
             hint="use train.optimizer=adamw for this architecture",
         )

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are orthogonalised before they move the weights; AdamW for all that is no matrix.
+"""Muon: momentum whose matrices are orthogonalized before they move the weights; AdamW for all that is no matrix.
 
 A matrix of a block moves by 0.2·√max(rows, cols)·UVᵀ, where USVᵀ is its momentum: every direction by the same amount,
 and by as much as AdamW would move an entry, so that one learning rate suits both. UVᵀ comes from five Newton-Schulz
@@ -30,7 +30,7 @@ MATCH_ADAMW = 0.2
 """Root mean square of an AdamW update, measured over trainings; a matrix with singular values 1 is brought to it."""
 
 
-def orthogonalise(matrices: Tensor, steps: int = STEPS) -> Tensor:
+def orthogonalize(matrices: Tensor, steps: int = STEPS) -> Tensor:
     """UVᵀ of each USVᵀ, about: singular values come out between 0.7 and 1.2, singular vectors as they were.
 
     Args:
@@ -139,7 +139,7 @@ class Muon(torch.optim.Optimizer):
         """Orthogonalise matrices of one shape together, which fills the device better, and take the step."""
         dtype = torch.bfloat16 if equal[0][2]["bf16"] else torch.float32  # the same in all groups
         stacked = torch.stack([_wide(update).to(dtype) for _, update, _ in equal])
-        for (weight, _, group), direction in zip(equal, orthogonalise(stacked), strict=True):
+        for (weight, _, group), direction in zip(equal, orthogonalize(stacked), strict=True):
             turned = direction if weight.shape == direction.shape else direction.mT
             weight.mul_(1 - group["lr"] * group["weight_decay"])
             weight.add_(turned.to(weight.dtype), alpha=-group["lr"] * scale)

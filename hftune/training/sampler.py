@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 POOL_UPDATES = 50
-"""Rows are sorted by length within pools of this many updates: like lengths in a batch, other neighbours each epoch."""
+"""Rows are sorted by length within pools of this many updates: like lengths in a batch, other neighbors each epoch."""
 
 
 def epoch_order(seed: int, epoch: int, rows: int, update_rows: int, lengths: np.ndarray | None = None) -> np.ndarray:

@@ -84,7 +84,7 @@ def refuse_whole_copies(arguments: TrainingArguments) -> None:
 
 
 def checkpoint_kind() -> str | None:
-    """How a checkpoint of this launch holds the optimiser's state; None for the plain file that one process writes."""
+    """How a checkpoint of this launch holds the optimizer's state; None for the plain file that one process writes."""
     if _told("ACCELERATE_USE_FSDP"):
         return f"FSDP {os.environ.get('FSDP_STATE_DICT_TYPE', 'SHARDED_STATE_DICT')}"
     if _told("ACCELERATE_USE_DEEPSPEED"):
@@ -142,7 +142,7 @@ class ShardedTrainer(PartsTrainer):
     # ---- what Trainer calls ----
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate. With no backward pass after it FSDP leaves weights gathered, and they are not the optimiser's."""
+        """Evaluate. With no backward pass after it FSDP leaves weights gathered, and they are not the optimizer's."""
         metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         for part in self.model.modules() if self.is_fsdp_enabled else ():
             if isinstance(part, FSDPModule):
@@ -150,7 +150,7 @@ class ShardedTrainer(PartsTrainer):
         return metrics
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """A checkpoint holds the weights that move; the artefact is written elsewhere, by the task."""
+        """A checkpoint holds the weights that move; the artifact is written elsewhere, by the task."""
         if not _internal_call:
             super().save_model(output_dir, _internal_call)
         elif self.args.should_save or self.sharding:

@@ -124,7 +124,7 @@ class HftuneTrainer(ShardedTrainer):
         samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         first = self._pass_index(0)
         if items is not None and any(self.batches.has_repeats(first + i) for i in range(len(samples))):
-            counted = [_unlabelled(s) if not self.batches.weight(first + i) else s for i, s in enumerate(samples)]
+            counted = [_unlabeled(s) if not self.batches.weight(first + i) else s for i, s in enumerate(samples)]
             items = self._get_num_items_in_batch(counted, device)
         # A short last batch can be without a single masked token; 0 of 0 would be nan.
         return samples, items.clamp(min=1) if isinstance(items, Tensor) else items
@@ -286,5 +286,5 @@ class HftuneTrainer(ShardedTrainer):
         write_json(self.checkpoints.staging / self.checkpoints.at(self.state.global_step).name / PROGRESS, progress)
 
 
-def _unlabelled(batch: Mapping[str, Any]) -> dict[str, Any]:
+def _unlabeled(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {**batch, "labels": torch.full_like(batch["labels"], -100)}

@@ -71,7 +71,7 @@ class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's initialisation: N(0, 0.02), biases zero, smaller where 2 · layers outputs add up."""
+        """GPT-2's initialization: N(0, 0.02), biases zero, smaller where 2 · layers outputs add up."""
         super()._init_weights(module)
         if isinstance(module, ResidualLinear):
             std = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)

@@ -55,7 +55,7 @@ def _masked_loss(facts: RunFacts) -> Picture | None:
         return None
     values = [row[MASKED] for row in facts.history if row.get(MASKED) is not None]
     alt = f"Line chart. The loss on masked tokens goes from {number(values[0])} to {number(values[-1])}."
-    return Picture("mlm-loss", figure, alt=alt, caption="Loss of the masked language model, on unlabelled text")
+    return Picture("mlm-loss", figure, alt=alt, caption="Loss of the masked language model, on unlabeled text")
 
 
 def _score(facts: RunFacts) -> Picture | None:

@@ -41,7 +41,7 @@ def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
     return threads * 2 * side**3 / best
 
 
-def model_flops_utilisation(flops: float, seconds: float, device: torch.device, dtype: torch.dtype) -> float | None:
+def model_flops_utilization(flops: float, seconds: float, device: torch.device, dtype: torch.dtype) -> float | None:
     """Share of the measured peak; None where nothing was counted, or too little, or the peak was not reached.
 
     Args:

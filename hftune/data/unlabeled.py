@@ -1,6 +1,6 @@
-"""Unlabelled text beside labelled rows: one text a line of a file, or the training texts themselves.
+"""Unlabeled text beside labeled rows: one text a line of a file, or the training texts themselves.
 
-``load_joint`` is called by the task ``joint``. What the test split has in common with the unlabelled text is counted: a
+``load_joint`` is called by the task ``joint``. What the test split has in common with the unlabeled text is counted: a
 model that has read the test texts, even without labels, is scored on what it has seen.
 """
 
@@ -19,7 +19,7 @@ from hftune.data.corpus import fingerprint_of, load_corpus
 from hftune.data.decode import decode, read_bytes
 from hftune.data.delimited import numbered_lines
 from hftune.data.embedded import Embedded
-from hftune.data.locate import UNLABELLED, as_path, is_hub_id, refuse_missing, words_of
+from hftune.data.locate import UNLABELED, as_path, is_hub_id, refuse_missing, words_of
 from hftune.data.sources import FORMATS
 from hftune.data.splits import Splits
 from hftune.data.wording import count, listing, quote
@@ -33,7 +33,7 @@ SHORTEST = 20
 
 
 @dataclass(frozen=True)
-class Unlabelled:
+class Unlabeled:
     """Texts without labels."""
 
     texts: list[str]
@@ -48,47 +48,47 @@ class Unlabelled:
 
 @dataclass(frozen=True)
 class JointSplits(Splits):
-    """Labelled splits, and unlabelled texts beside them."""
+    """Labeled splits, and unlabeled texts beside them."""
 
-    unlabelled: Unlabelled
+    unlabeled: Unlabeled
 
     def leaks(self) -> dict[str, int]:
-        """Rows of dev and test of which a text stands in the unlabelled texts, for the splits that have any."""
+        """Rows of dev and test of which a text stands in the unlabeled texts, for the splits that have any."""
         found: dict[str, int] = {}
         for name, rows in self.named.items():
             if name != TRAIN:
                 texts = zip(*(rows[column] for column in self.columns), strict=True)
-                seen = seen_among(texts, self.unlabelled.texts)
+                seen = seen_among(texts, self.unlabeled.texts)
                 found |= {name: seen} if seen else {}
         return found
 
 
-def with_unlabelled(splits: Splits, whole: Splits, section: JointData, embedded: dict[str, Embedded]) -> JointSplits:
-    """Labelled splits with the unlabelled texts that the section names.
+def with_unlabeled(splits: Splits, whole: Splits, section: JointData, embedded: dict[str, Embedded]) -> JointSplits:
+    """Labeled splits with the unlabeled texts that the section names.
 
     Args:
-        splits: the labelled rows.
+        splits: the labeled rows.
         whole: the same with all training rows.
         section: what is read, and how much of it.
-        embedded: the embedded datasets, some of which have unlabelled texts.
+        embedded: the embedded datasets, some of which have unlabeled texts.
 
     Raises:
         HftuneError: there is no such text, or it can't be read.
     """
     name = section.unlabeled or _default_source(section, embedded)
     texts = whole.texts() if name == TRAIN else _texts(name, embedded)
-    notes = [f"unlabelled: {count(len(texts), 'text')} of {name}"]
+    notes = [f"unlabeled: {count(len(texts), 'text')} of {name}"]
     if section.limit_unlabeled is not None:
         if section.limit_unlabeled > len(texts):
             raise HftuneError(
-                f"data.limit_unlabeled asks for {section.limit_unlabeled:,} unlabelled texts, {quote(name)} has "
+                f"data.limit_unlabeled asks for {section.limit_unlabeled:,} unlabeled texts, {quote(name)} has "
                 f"{len(texts):,}",
                 hint=f"ask for at most {len(texts)}, or leave --limit-unlabeled out to use all",
             )
         texts = [texts[index] for index in _some(len(texts), section.limit_unlabeled, section.split_seed)]
         notes = [f"{notes[0]}, {len(texts):,} of them drawn with seed {section.split_seed}"]
-    labelled = {field.name: getattr(splits, field.name) for field in fields(Splits)}
-    return JointSplits(**labelled, unlabelled=Unlabelled(texts, name, tuple(notes)))
+    labeled = {field.name: getattr(splits, field.name) for field in fields(Splits)}
+    return JointSplits(**labeled, unlabeled=Unlabeled(texts, name, tuple(notes)))
 
 
 def seen_among(rows: Iterable[Sequence[str]], others: Sequence[str]) -> int:
@@ -107,20 +107,20 @@ def seen_among(rows: Iterable[Sequence[str]], others: Sequence[str]) -> int:
 
 def _default_source(section: JointData, embedded: dict[str, Embedded]) -> str:
     known = embedded.get(section.name)
-    return section.name if known is not None and known.unlabelled is not None else TRAIN
+    return section.name if known is not None and known.unlabeled is not None else TRAIN
 
 
 def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
     if name in embedded:
-        file = embedded[name].unlabelled
+        file = embedded[name].unlabeled
         if file is None:
             raise HftuneError(
-                f"the embedded dataset {quote(name)} has no unlabelled texts",
+                f"the embedded dataset {quote(name)} has no unlabeled texts",
                 hint="use --unlabeled train for its training texts, or name a file of texts",
             )
         return read_lines(embedded[name].folder / file)
     path = as_path(name)
-    known = [TRAIN, *(one for one in embedded if embedded[one].unlabelled is not None)]
+    known = [TRAIN, *(one for one in embedded if embedded[one].unlabeled is not None)]
     if path is None and not is_hub_id(name):
         raise refuse_missing(name, known)
     if path is not None and path.is_dir():
@@ -139,11 +139,11 @@ def read_lines(path: Path) -> list[str]:
 
 def _in_folder(folder: Path) -> Path:
     files = sorted(path for path in folder.iterdir() if path.is_file() and ending_of(path) in (*FORMATS, *PLAIN))
-    found = [path for path in files if UNLABELLED & set(words_of(path))] or (files if len(files) == 1 else [])
+    found = [path for path in files if UNLABELED & set(words_of(path))] or (files if len(files) == 1 else [])
     if len(found) == 1:
         return found[0]
     raise HftuneError(
-        f"the folder {quote(folder.name)} has {'several files' if found else 'no file'} of unlabelled text: one with "
+        f"the folder {quote(folder.name)} has {'several files' if found else 'no file'} of unlabeled text: one with "
         f"'unlabeled' in its name is expected; it holds {listing(path.name for path in files)}",
         hint="name the file itself: --unlabeled FOLDER/FILE",
     )

@@ -1,4 +1,4 @@
-"""Classifiers in use: texts to labels, and the scores of a run or any classifier on any labelled data.
+"""Classifiers in use: texts to labels, and the scores of a run or any classifier on any labeled data.
 
 Called by ``hftune.inference``, which knows by the kind of a model that it is one.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hftune import data as datasets
-from hftune.config.data import LabelledData
+from hftune.config.data import LabeledData
 from hftune.config.section import expect
 from hftune.errors import HftuneError
 from hftune.evaluation.baselines import Majority
@@ -23,7 +23,7 @@ from hftune.evaluation.scores import plain_scores
 from hftune.models.classifier import Classifier
 from hftune.outcomes import Prediction, Request, Scores
 from hftune.runs.directory import RunDir, is_run
-from hftune.tasks.classification import is_labelled, prediction_rows, score_rows
+from hftune.tasks.classification import is_labeled, prediction_rows, score_rows
 from hftune.training.progress import Listener
 
 CHUNK = 2048
@@ -56,7 +56,7 @@ def evaluate(request: Request, listener: Listener) -> Scores:
     classifier = Classifier.load(request.model, section=request.settings)
     source, split, rows = rows_to_score(request, classifier.labels, listener, labeled=not request.unlabeled)
     logits = score_rows(classifier, rows, request.batch_size, listener, split)
-    if not is_labelled(rows):
+    if not is_labeled(rows):
         return Scores(source, split, {}, {}, None, prediction_rows(rows.to_list(), logits, classifier.labels))
     gold = np.asarray(rows["label"])
     majority = Majority.fit(gold.tolist(), len(classifier.labels)).logits(rows["text"], None)
@@ -84,14 +84,14 @@ def rows_to_score(
     listener.stage("loading data")
     model, split = Path(request.model), request.split
     if request.data is not None:
-        data = LabelledData(name=request.data, **request.columns)
+        data = LabeledData(name=request.data, **request.columns)
         split, rows = datasets.load_split(data, split, labels)
         _warn_of_overlap(model, rows["text"], split, listener)
     else:
         split = split or "test"
         data = _own_data(model)
         rows = _own_split(data, split)
-    if labeled and not is_labelled(rows):
+    if labeled and not is_labeled(rows):
         raise HftuneError(
             f"the {split} split of {data.name} has no labels, so it can't be scored",
             hint="choose a split with labels (--split dev), or write predictions for this one with --output FILE",
@@ -113,14 +113,14 @@ def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Li
         listener.warn(f"{seen:,} of these {len(texts):,} texts are among the rows that the run was trained on")
 
 
-def _own_data(model: Path) -> LabelledData:
+def _own_data(model: Path) -> LabeledData:
     """The data section of the run that the model belongs to."""
     if not is_run(model):
         raise HftuneError(f"{model} is not a run, so it has no data of its own", hint="add --data NAME|PATH")
-    return expect(RunDir.open(model).read_recipe().data, LabelledData)
+    return expect(RunDir.open(model).read_recipe().data, LabeledData)
 
 
-def _own_split(section: LabelledData, split: str) -> Any:
+def _own_split(section: LabeledData, split: str) -> Any:
     """A split as the run had it: one that was cut from train is cut again in the same way."""
     try:
         splits = datasets.load(section).named
