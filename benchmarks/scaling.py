@@ -36,7 +36,7 @@ def longest(folder: Path, length: int) -> None:
     """Rows for a few updates, longer than any that is measured."""
     from hftune.bench.rows import write_rows
 
-    write_rows(folder, "longest", train=ROWS * (UPDATES + WARM), dev=8)
+    write_rows(folder, "longest", train=ROWS * (UPDATES + WARM), validation=8)
 
 
 def with_examples(folder: Path, count: int) -> dict[str, float]:

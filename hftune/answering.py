@@ -109,7 +109,7 @@ def _own_split(request: Request, own: QuestionData | None) -> tuple[str, str, Qu
             f"the run's own data can't be read: {error.message}",
             hint="a relative path counts from where the run was trained: go there, or name the data with --data",
         ) from error
-    split = request.split or ("test" if splits.test is not None and splits.test.answers is not None else "dev")
+    split = request.split or ("test" if splits.test is not None and splits.test.answers is not None else "validation")
     if split not in splits.named:
         raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits.named)}")
     return own.name, split, splits.named[split]

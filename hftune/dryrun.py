@@ -74,7 +74,7 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         loss, per_token = _time_batches(job, loader)
         per_pass = _time_head(job, loader) if job.applied.precomputed else None
         compiled = _time_compiled(job, loader) if trainer.args.torch_compile else None
-    tokens, dev_tokens = sum(job.inputs.train_lengths), sum(job.inputs.dev_lengths)
+    tokens, dev_tokens = sum(job.inputs.train_lengths), sum(job.inputs.validation_lengths)
     if per_pass is not None:
         # The frozen encoder runs once over all rows; from then on the head trains by itself.
         per_update = per_pass * train.accumulation

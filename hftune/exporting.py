@@ -71,7 +71,7 @@ def export(request: Request, folder: Path, *, int8: bool, listener: Listener | N
     """Write a classifier as ONNX and score both on the same rows.
 
     Args:
-        request: The model, and what to score on; a run's own dev split where no data is named.
+        request: The model, and what to score on; a run's own validation split where no data is named.
         folder: Where to; must not exist.
         int8: With 8-bit weights.
         listener: Who watches.

@@ -67,7 +67,7 @@ OTHER_USES = {
 
 ALL = "all"
 """The split of text that has no splits."""
-SPLITS = ("train", "dev", "test", ALL)
+SPLITS = ("train", "validation", "test", ALL)
 UNMARKED = "classify"
 """What a model is taken for that does not say what it was trained for."""
 
@@ -78,7 +78,7 @@ def kind_of(model: str, settings: ModelSection) -> str:
         study = StudyDir.open(Path(model))
         chosen = study.runs(select(study).setting)[0]
         raise HftuneError(
-            f"{model} is a study, which holds many runs", hint=f"name one of them; dev selected {chosen.path}"
+            f"{model} is a study, which holds many runs", hint=f"name one of them; validation selected {chosen.path}"
         )
     location = locate(model)
     ask_first(location, settings, USED)
@@ -163,8 +163,8 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     if request.columns or request.metrics:
         raise HftuneError("a language model is scored on text alone", hint="leave columns and metrics out")
     run = RunDir.open(Path(request.model))
-    # Text that is only scored needs no dev: nothing is held out of it.
-    other = {} if request.data is None else {"data.name": request.data, "data.dev_share": 0.0}
+    # Text that is only scored needs no validation: nothing is held out of it.
+    other = {} if request.data is None else {"data.name": request.data, "data.validation_size": 0.0}
     # What the run was allowed to trust when it was trained says nothing about whoever asks now.
     trust = request.settings.trust
     recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
@@ -173,10 +173,10 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     listener.stage("loading data")
     data = task.load_data()
     known = {name: name for name in task.describe(data).rows}
-    if request.data is not None and data.dev_is_train:
-        known.pop("dev")
+    if request.data is not None and data.validation_is_train:
+        known.pop("validation")
         known = {ALL: "train"} if len(known) == 1 else known
-    split = request.split or next(name for name in ("test", "dev", ALL, "train") if name in known)
+    split = request.split or next(name for name in ("test", "validation", ALL, "train") if name in known)
     if split not in known:
         raise HftuneError(
             f"{recipe.data.name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"

@@ -94,7 +94,7 @@ def rows_to_score(
     if labeled and not is_labeled(rows):
         raise HftuneError(
             f"the {split} split of {data.name} has no labels, so it can't be scored",
-            hint="choose a split with labels (--split dev), or write predictions for this one with --output FILE",
+            hint="choose a split with labels (--split validation), or write predictions for this one with --output FILE",
         )
     return data.name, split, rows
 

@@ -56,7 +56,7 @@ class Request:
     data: str | None = None
     """What to score on; the run's own data where not given."""
     split: str | None = None
-    """train, dev or test, or all for the rows of a single file."""
+    """train, validation or test, or all for the rows of a single file."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Settings of labeled data that name columns."""
     metrics: Sequence[str] = ()

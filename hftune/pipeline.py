@@ -29,7 +29,7 @@ from hftune.training.memory import forget_peak
 from hftune.training.progress import Listener, Silent
 from hftune.verify import verify
 
-SCORED = ("dev", "test")
+SCORED = ("validation", "test")
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def write_pages(run: RunDir) -> None:
 
 
 def rescore(run: RunDir, splits: Sequence[str], listener: Listener | None = None) -> RunResult:
-    """Score further splits of a finished run: studies leave test out until dev has selected a setting."""
+    """Score further splits of a finished run: studies leave test out until validation has selected a setting."""
     listener = listener or Silent()
     metrics = run.read_metrics()
     missing = [name for name in splits if name not in metrics["splits"]]

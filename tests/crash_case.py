@@ -43,8 +43,8 @@ TRAINING: dict[str, Any] = {
 TASKS: dict[str, dict[str, Any]] = {
     "classify": {"data.name": "labeled", "data.max_length": 16, **BERT},
     "joint": {"data.name": "labeled", "data.max_length": 16, "data.unlabeled": "lines.txt", **BERT},
-    "mlm": {"data.corpus": "lines.txt", "data.dev_share": 0.2, "task.max_length": 16, **BERT},
-    "span": {"data.corpus": "lines.txt", "data.dev_share": 0.2, "model.block": 32, **GPT},
+    "mlm": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_length": 16, **BERT},
+    "span": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "model.block": 32, **GPT},
     "clm": {"data.corpus": "text", "model.block": 16, "model.vocab_size": 300, "task.sample_tokens": 4, **GPT},
     "answer": {"data.name": "questions", "model.block": 48, **GPT},
 }
@@ -77,14 +77,14 @@ def sentences(count: int, seed: int) -> list[str]:
 def write_data(home: Path) -> Path:
     """What the recipes read, once for all."""
     (home / "labeled").mkdir()
-    for seed, split in enumerate(("train", "dev", "test")):
+    for seed, split in enumerate(("train", "validation", "test")):
         write_csv(home / "labeled" / f"{split}.csv", list(rows(43 if seed == 0 else 16, seed)), ("label", "text"))
     (home / "lines.txt").write_text("\n".join(sentences(54, 1)) + "\n")
     (home / "text").mkdir()
     for split, count in (("train", 80), ("valid", 20), ("test", 20)):
         (home / "text" / f"{split}.txt").write_text("\n".join(sentences(count, len(split))) + "\n")
     (home / "questions").mkdir()
-    for split, count in (("train", 43), ("dev", 10), ("test", 10)):
+    for split, count in (("train", 43), ("validation", 10), ("test", 10)):
         draw = random.Random(len(split))
         asked = [f"Where was {draw.choice(WORDS)} {number} born?\t{draw.choice(WORDS)}" for number in range(count)]
         (home / "questions" / f"{split}.tsv").write_text("\n".join(asked) + "\n")

@@ -280,7 +280,7 @@ REPLICAS: dict[str, Replica] = {
         {
             "default": Config(
                 Features({**TEXT, "label": Value("int64"), "label_text": STRING}),
-                {"train": Split(TRAIN * 2), "dev": Split(HELD_OUT), "test": Split(HELD_OUT)},
+                {"train": Split(TRAIN * 2), "validation": Split(HELD_OUT), "test": Split(HELD_OUT)},
                 _sst5,
                 (4, 1, 2, 3, 0),
             )

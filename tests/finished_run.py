@@ -41,8 +41,8 @@ def metrics(**changes: Any) -> dict[str, Any]:
     calibrated = {"ece": 0.1, "ece_scaled": 0.05, "bins": bins, "bins_scaled": bins}
     return {
         "task": "classify",
-        "splits": {"dev": scores, "test": {**scores, "accuracy": 0.625}},
-        "baselines": {"majority": {"dev": plain, "test": plain}, "tfidf": {"dev": plain, "test": plain}},
+        "splits": {"validation": scores, "test": {**scores, "accuracy": 0.625}},
+        "baselines": {"majority": {"validation": plain, "test": plain}, "tfidf": {"validation": plain, "test": plain}},
         "parameters": {"trainable": 1000, "total": 1000, "formula": None},
         "speed": {"train_seconds": 12.5, "examples_per_second": 80.0},
         "collapsed": False,
@@ -51,12 +51,12 @@ def metrics(**changes: Any) -> dict[str, Any]:
         "selection": {"metric": "accuracy", "step": 30, "score": 0.75},
         "data": {
             "source": "reviews",
-            "rows": {"train": 40, "dev": 4, "test": 4},
-            "fingerprints": {"train": "aa11", "dev": "bb22", "test": "cc33"},
-            "notes": ["dev was cut from train"],
+            "rows": {"train": 40, "validation": 4, "test": 4},
+            "fingerprints": {"train": "aa11", "validation": "bb22", "test": "cc33"},
+            "notes": ["validation was cut from train"],
         },
         "labels": list(LABELS),
-        "calibration": {"temperature": 1.3, "fitted_on": "dev", "dev": calibrated, "test": calibrated},
+        "calibration": {"temperature": 1.3, "fitted_on": "validation", "validation": calibrated, "test": calibrated},
         **changes,
     }
 
@@ -82,7 +82,7 @@ def finished_run(path: Path, *, labels: tuple[str, ...] = LABELS, **changes: Any
     classifier.save(run.model, base_model="scratch:bert-tiny", method="full", data="reviews")
     logits = np.asarray(classifier.logits(list(TEXTS)))
     rows = [{"text": text, "label": index % len(labels)} for index, text in enumerate(TEXTS)]
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         run.write_predictions(split, prediction_rows(rows, logits, labels))
     run.write_metrics(metrics(labels=list(labels)) | changes)
     return run

@@ -105,13 +105,13 @@ class MethodCase:
 
     def start(self, folder: Path) -> tuple[methods.Applied, Any]:
         applied = methods.apply(model(self.architecture), self.section, ())
-        train, dev = rows(48, 1), rows(21, 2)
+        train, validation = rows(48, 1), rows(21, 2)
         inputs = TrainingInputs(
             train=train,
-            dev=dev,
+            validation=validation,
             collator=collate,
             train_lengths=[len(row["input_ids"]) for row in train],
-            dev_lengths=[len(row["input_ids"]) for row in dev],
+            validation_lengths=[len(row["input_ids"]) for row in validation],
             compute_metrics=self.falling,
             loss=None,
             select_by="score",

@@ -44,12 +44,12 @@ def answers(seed: int, rows: int, *, known: bool) -> list[dict[str, Any]]:
 
 
 def plant_answers(path: Path) -> RunDir:
-    """Make a finished run: dev with answers, test with questions alone."""
+    """Make a finished run: validation with answers, test with questions alone."""
     run = RunDir.create(path)
     run.write_recipe(load_recipe("finetune/births"))
     run.write_environment(ENVIRONMENT)
-    rows = {"dev": answers(1, 100, known=True), "test": answers(2, 80, known=False)}
-    scores = {"dev": {**answer_scores(rows["dev"]), "loss": 0.61}}
+    rows = {"validation": answers(1, 100, known=True), "test": answers(2, 80, known=False)}
+    scores = {"validation": {**answer_scores(rows["validation"]), "loss": 0.61}}
     told = [
         {"exact_match" if key == "accuracy" else key: value for key, value in row.items() if key != "f1_macro"}
         for row in history()
@@ -61,7 +61,7 @@ def plant_answers(path: Path) -> RunDir:
         {
             "task": "answer",
             "splits": scores,
-            "baselines": {"constant": {"dev": {"exact_match": 0.05, "answer": "London"}}},
+            "baselines": {"constant": {"validation": {"exact_match": 0.05, "answer": "London"}}},
             "parameters": {"trainable": 421_888, "total": 421_888, "formula": None},
             "speed": {"train_seconds": 21.3, "examples_per_second": 316.4, "mfu": 0.412},
             "collapsed": False,
@@ -70,7 +70,7 @@ def plant_answers(path: Path) -> RunDir:
             "selection": {"metric": "exact_match", "step": 630, "score": 0.597},
             "data": {
                 "source": "births",
-                "rows": {"train": 160, "dev": 100, "test": 80},
+                "rows": {"train": 160, "validation": 100, "test": 80},
                 "fingerprints": {},
                 "notes": [],
             },

@@ -29,7 +29,7 @@ def plant_run(path: Path, **changes: Any) -> RunDir:
     run.write_recipe(Recipe())
     run.write_environment(ENVIRONMENT)
     write_jsonl(run.history, history())
-    for split, seed in (("dev", 1), ("test", 2)):
+    for split, seed in (("validation", 1), ("test", 2)):
         run.write_predictions(split, predictions(seed))
     run.write_metrics(metrics() | changes)
     run.model.mkdir()
@@ -66,7 +66,7 @@ def predictions(seed: int, rows: int = 500) -> list[dict[str, Any]]:
 
 
 def history() -> list[dict[str, Any]]:
-    """Eight epochs: training loss falls with noise, dev loss turns at the fifth."""
+    """Eight epochs: training loss falls with noise, validation loss turns at the fifth."""
     random = np.random.default_rng(3)
     rows: list[dict[str, Any]] = []
     for step in range(10, 1001, 10):
@@ -87,7 +87,7 @@ def history() -> list[dict[str, Any]]:
                 {
                     "step": step,
                     "epoch": step / 125,
-                    "split": "dev",
+                    "split": "validation",
                     "loss": 0.95 + 0.6 * float(np.exp(-step / 200)) + max(0, step - 630) / 2500,
                     "accuracy": score,
                     "f1_macro": score - 0.01,
@@ -99,7 +99,7 @@ def history() -> list[dict[str, Any]]:
 
 def metrics() -> dict[str, Any]:
     """Scores that are right for the planted predictions as far as the page shows them side by side."""
-    splits = {name: _scores(predictions(seed)) for name, seed in (("dev", 1), ("test", 2))}
+    splits = {name: _scores(predictions(seed)) for name, seed in (("validation", 1), ("test", 2))}
     return {
         "task": "classify",
         "splits": splits,
@@ -115,8 +115,8 @@ def metrics() -> dict[str, Any]:
         "selection": {"metric": "accuracy", "step": 630, "score": 0.597},
         "data": {
             "source": "embedded: reviews",
-            "rows": {"train": 4000, "dev": 500, "test": 500},
-            "fingerprints": {"train": "6f3a9d2c41b07e58", "dev": "b1946ac92492d234", "test": "0f343b0931126a20"},
+            "rows": {"train": 4000, "validation": 500, "test": 500},
+            "fingerprints": {"train": "6f3a9d2c41b07e58", "validation": "b1946ac92492d234", "test": "0f343b0931126a20"},
             "notes": ["label noise of 6 % is part of the data"],
         },
         "labels": LABELS,
@@ -137,7 +137,7 @@ def calibration() -> dict[str, Any]:
             near = {"confidence": middle, "accuracy": middle * 0.97, "count": 90 - 5 * place}
             scaled.append({"low": low, "high": high, **near})
     split = {"ece": 0.182, "ece_scaled": 0.021, "bins": bins, "bins_scaled": scaled}
-    return {"temperature": 1.84, "fitted_on": "dev", "dev": split, "test": split}
+    return {"temperature": 1.84, "fitted_on": "validation", "validation": split, "test": split}
 
 
 def _scores(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def plant_run(
     recipe: Any,
     share: float,
     *,
-    splits: tuple[str, ...] = ("dev", "test"),
+    splits: tuple[str, ...] = ("validation", "test"),
     difficulty_seed: int = 0,
     **changes: Any,
 ) -> RunDir:
@@ -48,7 +48,7 @@ def plant_run(
             rows.append(line | {"probabilities": probabilities})
         run.write_predictions(split, rows)
         scored[split] = {"accuracy": float(right.mean()), "loss": 1 - float(right.mean())}
-    write_jsonl(run.history, history(scored["dev"]["accuracy"], seed))
+    write_jsonl(run.history, history(scored["validation"]["accuracy"], seed))
     baseline = {split: {"accuracy": 0.5, "loss": 0.7} for split in splits}
     metrics = {
         "task": "classify",
@@ -59,11 +59,11 @@ def plant_run(
         "collapsed": False,
         "verified": True,
         "seed": seed,
-        "selection": {"metric": "accuracy", "step": 400, "score": scored["dev"]["accuracy"]},
+        "selection": {"metric": "accuracy", "step": 400, "score": scored["validation"]["accuracy"]},
         "data": {
             "source": "planted",
-            "rows": {"train": 4000, "dev": ROWS, "test": ROWS},
-            "fingerprints": {"train": "aa", "dev": "bb", "test": "cc"},
+            "rows": {"train": 4000, "validation": ROWS, "test": ROWS},
+            "fingerprints": {"train": "aa", "validation": "bb", "test": "cc"},
             "notes": [],
         },
         "labels": list(LABELS),
@@ -80,7 +80,7 @@ def history(final: float, seed: int) -> list[dict[str, Any]]:
     for step in (100, 200, 300, 400):
         score = final - 0.2 * (400 - step) / 400 + 0.01 * float(draw.standard_normal()) * (step < 400)
         rows.append({"step": step, "epoch": step / 100, "loss": 1.0, "learning_rate": 1e-3, "seconds": step / 10})
-        rows.append({"step": step, "epoch": step / 100, "split": "dev", "accuracy": score, "loss": 0.6})
+        rows.append({"step": step, "epoch": step / 100, "split": "validation", "accuracy": score, "loss": 0.6})
     return rows
 
 
@@ -96,7 +96,7 @@ def plant_study(
     for setting in settings:
         if setting.name not in shares:
             continue
-        splits = ("dev", "test") if selected in (None, setting.name) else ("dev",)
+        splits = ("validation", "test") if selected in (None, setting.name) else ("validation",)
         for seed in plan.seeds:
             run = study.run(setting, seed)
             changes = by_name.get(setting.name, {})

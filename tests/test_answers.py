@@ -89,10 +89,10 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_run(tuned: Path) -> None:
     metrics = json.loads((tuned / "metrics.json").read_text())
     assert metrics["verified"] and metrics["task"] == "answer" and metrics["selection"]["metric"] == "exact_match"
-    dev = metrics["splits"]["dev"]
-    assert dev["exact_match"] == metrics["selection"]["score"] == pytest.approx(1 / 3), "only Ann Ash is in train"
-    assert set(dev) == {"exact_match", "ece", "aurc", "loss"} and "test" not in metrics["splits"]
-    assert metrics["baselines"]["constant"]["dev"] == {"exact_match": 0.0, "answer": "Bonn"}
+    validation = metrics["splits"]["validation"]
+    assert validation["exact_match"] == metrics["selection"]["score"] == pytest.approx(1 / 3), "only Ann Ash is in train"
+    assert set(validation) == {"exact_match", "ece", "aurc", "loss"} and "test" not in metrics["splits"]
+    assert metrics["baselines"]["constant"]["validation"] == {"exact_match": 0.0, "answer": "Bonn"}
     assert metrics["pretraining"] == {"corpus": "wiki.txt", "documents": 5, "template": "Where was {} born?"}
     lines = [json.loads(line) for line in (tuned / "predictions" / "dev.jsonl").read_text().splitlines()]
     assert [(row["seen_in_pretraining"], row["seen_in_finetuning"]) for row in lines] == [
@@ -116,12 +116,12 @@ def test_the_run(tuned: Path) -> None:
 
 
 def test_evaluate_writes_one_answer_a_line(tuned: Path, there: Path, hftune: Hftune) -> None:
-    code, out, err = hftune("evaluate", "tuned", "--data", "people", "--split", "dev", "--json")
+    code, out, err = hftune("evaluate", "tuned", "--data", "people", "--split", "validation", "--json")
     assert code == 0, err
     told = json.loads(out)
     metrics = json.loads((tuned / "metrics.json").read_text())
-    assert told["splits"]["dev"] == pytest.approx(metrics["splits"]["dev"])
-    assert told["knowledge"]["dev"]["groups"] == metrics["knowledge"]["dev"]["groups"]
+    assert told["splits"]["validation"] == pytest.approx(metrics["splits"]["validation"])
+    assert told["knowledge"]["validation"]["groups"] == metrics["knowledge"]["validation"]["groups"]
     answers = (tuned / "predictions" / "dev.txt").read_text().splitlines()
     assert answers[0] == "Rome" and len(answers) == 3
     assert "1 of these 3 questions are among those" in err
@@ -161,19 +161,19 @@ def test_pipeline_gives_the_same_answer(tuned: Path) -> None:
 
 
 def test_a_pretrained_run_is_scored_by_its_task(there: Path, hftune: Hftune) -> None:
-    code, out, err = hftune("evaluate", "pretrained", "--split", "dev", "--json")
+    code, out, err = hftune("evaluate", "pretrained", "--split", "validation", "--json")
     assert code == 0, err
     told = json.loads(out)
-    assert 0 < told["splits"]["dev"]["loss"] < 10 and "unigram" in told["baselines"]
+    assert 0 < told["splits"]["validation"]["loss"] < 10 and "unigram" in told["baselines"]
     code, _, err = hftune("evaluate", "pretrained", "--split", "test")
-    assert code == 2 and "choose one with --split: train, dev" in err
+    assert code == 2 and "choose one with --split: train, validation" in err
 
 
 def test_fresh_weights_need_no_run(there: Path, hftune: Hftune) -> None:
     code, out, err = hftune("finetune", "--model", "scratch:mingpt-tiny", "--data", "people", "--dry-run", "--json")
     assert code == 0, err
     found = json.loads(out)
-    assert found["rows"] == {"train": 4, "dev": 3, "test": 2} and found["task"] == "answer"
+    assert found["rows"] == {"train": 4, "validation": 3, "test": 2} and found["task"] == "answer"
     code, _, err = hftune("finetune", "--from", "pretrained", "--model", "scratch:mingpt")
     assert code == 2 and "--from and --model" in err
     code, _, err = hftune("finetune", "--model", "scratch:bert-tiny", "--data", "people", "--dry-run")
@@ -182,10 +182,10 @@ def test_fresh_weights_need_no_run(there: Path, hftune: Hftune) -> None:
 
 def test_baseline_of_one_answer(there: Path, hftune: Hftune) -> None:
     code, out, err = hftune(
-        "baseline", "--data", "people/train.tsv", "--set", "data.dev=dev.tsv", "--answer", "Rome", "--json"
+        "baseline", "--data", "people/train.tsv", "--set", "data.validation_file=dev.tsv", "--answer", "Rome", "--json"
     )
     assert code == 0, err
-    assert json.loads(out)["baselines"]["always Rome"]["dev"]["exact_match"] == pytest.approx(1 / 3)
+    assert json.loads(out)["baselines"]["always Rome"]["validation"]["exact_match"] == pytest.approx(1 / 3)
     code, out, err = hftune("baseline", "--data", "reviews", "--answer", "Rome")
     assert code == 2
 

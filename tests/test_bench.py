@@ -138,7 +138,7 @@ def test_rows_are_as_long_as_real_ones(tmp_path: Path) -> None:
     words = np.array([len(text.split()) for _, text in texts("sentences", 3000)])
     assert words.mean() == pytest.approx(22.8, abs=1.0) and words.std() == pytest.approx(11, abs=1.0)
     assert np.median([len(text.split()) for _, text in texts("reviews", 3000)]) == pytest.approx(100, abs=5)
-    folder = write_rows(tmp_path / "rows", "sentences", train=30, dev=5)
+    folder = write_rows(tmp_path / "rows", "sentences", train=30, validation=5)
     assert len((folder / "train.csv").read_text().splitlines()) == 31
     assert texts("sentences", 5) == texts("sentences", 5)
 

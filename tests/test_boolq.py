@@ -51,7 +51,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The original release: train and dev."""
+    """The original release: train and validation."""
     write(tmp_path / "boolq" / "train.jsonl", questions(60, 1))
     write(tmp_path / "boolq" / "dev.jsonl", questions(18, 2))
     return tmp_path / "boolq"
@@ -60,12 +60,12 @@ def folder(tmp_path: Path) -> Path:
 def test_the_original_files(folder: Path) -> None:
     splits = datasets.load(LabeledData(name=str(folder)))
     assert splits.is_pair and splits.labels == ("false", "true")
-    assert (len(splits.train), len(splits.dev)) == (54, 18)
+    assert (len(splits.train), len(splits.validation)) == (54, 18)
     assert splits.test is not None and len(splits.test) == 6, "test is cut from train"
     assert any("test" in note for note in splits.notes)
-    assert splits.dev[1]["text"] == "is house 2 1 red"
-    assert splits.dev[1]["text_pair"].endswith("It is red.")
-    assert splits.labels[splits.dev[1]["label"]] == "true"
+    assert splits.validation[1]["text"] == "is house 2 1 red"
+    assert splits.validation[1]["text_pair"].endswith("It is red.")
+    assert splits.labels[splits.validation[1]["label"]] == "true"
 
 
 def test_the_files_of_superglue(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_files_of_superglue(tmp_path: Path) -> None:
 def test_the_embedded_sample() -> None:
     splits = datasets.load(LabeledData(name="boolq-mini"))
     assert splits.is_pair and splits.labels == ("false", "true")
-    assert len(splits.dev) == 800 and splits.test is not None
+    assert len(splits.validation) == 800 and splits.test is not None
     assert 0.58 < sum(splits.train["label"]) / len(splits.train) < 0.66
 
 
@@ -111,11 +111,11 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
     assert metrics["verified"] is True and metrics["labels"] == ["false", "true"]
     assert metrics["parameters"]["formula"] == "2·L·n·d + 2d+2"
     assert metrics["parameters"]["trainable"] == 2 * 2 * 4 * 128 + 2 * 128 + 2
-    assert set(metrics["splits"]) == {"dev", "test"}
+    assert set(metrics["splits"]) == {"validation", "test"}
 
-    code, out, err = hftune("evaluate", "run", "--split", "dev", "--json")
+    code, out, err = hftune("evaluate", "run", "--split", "validation", "--json")
     assert code == 0, err
-    assert json.loads(out)["splits"]["dev"]["accuracy"] == pytest.approx(metrics["splits"]["dev"]["accuracy"])
+    assert json.loads(out)["splits"]["validation"]["accuracy"] == pytest.approx(metrics["splits"]["validation"]["accuracy"])
     row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
     write(here / "ask.jsonl", [{"text": row["text"], "text_pair": row["text_pair"]}, *questions(18, 2)])
     code, out, err = hftune("predict", "run", "--file", "ask.jsonl")

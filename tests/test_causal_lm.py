@@ -103,7 +103,7 @@ def test_a_batch_predicts_what_is_new_in_each_block() -> None:
 
 def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
-    corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), dev_share=0.0))
+    corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), validation_size=0.0))
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
     split, facts = corpus.splits["train"], corpus.facts["train"]
     packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
@@ -159,7 +159,7 @@ def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_perplexity_is_that_of_transformers(folder: Path) -> None:
-    corpus = stream_corpus(CorpusData(name=str(folder), dev_share=0.1))
+    corpus = stream_corpus(CorpusData(name=str(folder), validation_size=0.1))
     tokenizer = train_vocabulary("bpe", corpus.splits["train"].texts, Learning(290), exact=False)
     torch.manual_seed(0)
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40, "bos_token_id": 0, "eos_token_id": 0}
@@ -248,8 +248,8 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def test_scores_hang_together(result: RunResult, folder: Path) -> None:
     metrics = result.metrics
     assert metrics["verified"] and metrics["task"] == "clm"
-    assert metrics["splits"]["dev"]["loss"] == pytest.approx(metrics["selection"]["score"], rel=1e-5)
-    for split, file in (("dev", "valid.txt"), ("test", "test.txt")):
+    assert metrics["splits"]["validation"]["loss"] == pytest.approx(metrics["selection"]["score"], rel=1e-5)
+    for split, file in (("validation", "valid.txt"), ("test", "test.txt")):
         scores, sizes = metrics["splits"][split], metrics["corpus"][split]
         text = (folder / file).read_text(encoding="utf-8")
         assert sizes["words"] == len(text.split()) and sizes["bytes"] == len(text) - text.count("\n")
@@ -280,17 +280,17 @@ def test_a_text_by_itself_is_scored_as_a_whole(
     told = json.loads(out)
     assert told["splits"]["all"] == pytest.approx(result.metrics["splits"]["test"], rel=1e-5)
     assert told["baselines"] == {}, "counts of a text say nothing about that text"
-    code, _, err = hftune("evaluate", path, "--data", text, "--split", "dev")
-    assert code == 2 and "has no dev split" in err and "--split: all" in err
+    code, _, err = hftune("evaluate", path, "--data", text, "--split", "validation")
+    assert code == 2 and "has no validation split" in err and "--split: all" in err
 
 
 def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[..., tuple[int, str, str]]) -> None:
     path = str(result.run.path)
-    code, out, err = hftune("evaluate", path, "--split", "dev", "--json")
+    code, out, err = hftune("evaluate", path, "--split", "validation", "--json")
     assert code == 0, err
     told = json.loads(out)
-    assert told["splits"]["dev"]["loss"] == pytest.approx(result.metrics["splits"]["dev"]["loss"], rel=1e-5)
-    assert told["baselines"]["bigram"]["dev"] == pytest.approx(result.metrics["baselines"]["bigram"]["dev"])
+    assert told["splits"]["validation"]["loss"] == pytest.approx(result.metrics["splits"]["validation"]["loss"], rel=1e-5)
+    assert told["baselines"]["bigram"]["validation"] == pytest.approx(result.metrics["baselines"]["bigram"]["validation"])
     code, out, err = hftune("generate", path, "--prompt", "the cat", "--max-new-tokens", "5")
     row = json.loads(out)
     assert code == 0 and row["prompt"] == "the cat" and row["tokens"] <= 5 and row["log_probability"] < 0, err
@@ -362,5 +362,5 @@ def test_the_vocabulary_of_counts_is_told(
 
 def test_large_figures_are_short() -> None:
     scores = {"perplexity": 99.5, "word_perplexity": 53487767.6092}
-    table = score_table({"splits": {"dev": scores}, "baselines": {}})
+    table = score_table({"splits": {"validation": scores}, "baselines": {}})
     assert [list(column.cells) for column in table.columns[2:]] == [["99.5000"], ["5.35e+07"]]

@@ -354,9 +354,9 @@ def test_settings_must_match(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="batch_size: 8 → 16") as refused:
         refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 16, "seed": 1})
     assert refused.value.exit_code == 2
-    other = saved_with(tmp_path, {"data": {"train": "a1", "dev": "c3"}})
+    other = saved_with(tmp_path, {"data": {"train": "a1", "validation": "c3"}})
     with pytest.raises(HftuneError, match=r"(?m)other data.*: data\.train: 'a1' → 'b2'$"):
-        refuse_changed(other, {"data": {"train": "b2", "dev": "c3"}})
+        refuse_changed(other, {"data": {"train": "b2", "validation": "c3"}})
     with pytest.raises(HftuneError, match="new: None → 3"):
         refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1, "new": 3})
 

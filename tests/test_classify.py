@@ -58,7 +58,7 @@ def test_every_format_trains(make: Callable[[Path], Path], labels: list[str], he
     assert json.loads(out) == {"run": "run", **metrics}
     assert metrics["verified"] is True
     assert [label.lower() for label in metrics["labels"]] == labels
-    assert set(metrics["splits"]) == {"dev", "test"} == set(metrics["baselines"]["tfidf"])
+    assert set(metrics["splits"]) == {"validation", "test"} == set(metrics["baselines"]["tfidf"])
     assert {path.name for path in (here / "run").iterdir() if not path.name.startswith(".")} == RUN_FILES
     assert {path.name for path in (here / "run" / "model").iterdir()} == MODEL_FILES
     first = json.loads((here / "run" / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()[0])
@@ -87,7 +87,7 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     files = [path for path in (here / "run").rglob("*") if path.is_file() and not path.name.startswith(".")]
     assert len({path.stat().st_mode & 0o777 for path in files}) == 1, "weights can be read by whoever reads the rest"
     assert "with evaluations and saves (" in out and "examples/s in updates alone)" in out
-    assert "\nmajority label  dev" in out and "\nbag of words    test" in out
+    assert "\nmajority label  validation" in out and "\nbag of words    test" in out
     text = "the tea was superb"
     (ours,) = pipeline("text-classification", model="run/model", top_k=None)([text])
     code, out, err = hftune("predict", "run", text, "--json")
@@ -96,9 +96,9 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     assert {answer["label"]: pytest.approx(answer["score"], abs=1e-4) for answer in ours} == told
 
     # The same file twice is scored the same; evaluate agrees with the run.
-    code, out, err = hftune("evaluate", "run", "--split", "dev", "--json")
+    code, out, err = hftune("evaluate", "run", "--split", "validation", "--json")
     assert code == 0, err
-    assert json.loads(out)["splits"]["dev"]["accuracy"] == metrics_of(here / "run")["splits"]["dev"]["accuracy"]
+    assert json.loads(out)["splits"]["validation"]["accuracy"] == metrics_of(here / "run")["splits"]["validation"]["accuracy"]
     code, out, err = hftune("evaluate", "run", "--data", "data/test.csv", "--json", "--output", "said.jsonl")
     assert code == 0, err
     assert json.loads(out)["splits"]["all"]["loss"] == pytest.approx(
@@ -177,7 +177,7 @@ def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune)
     code, out, err = hftune("classify", "--data", str(data), *QUICK, "--dry-run", "--json")
     assert code == 0, err
     estimate = json.loads(out)
-    assert estimate["rows"] == {"train": 40, "dev": 16, "test": 16}
+    assert estimate["rows"] == {"train": 40, "validation": 16, "test": 16}
     assert estimate["updates"] == 4
     assert estimate["loss_of_first_batch"] > 0
     assert estimate["estimated_memory_gb"] > 0

@@ -40,7 +40,7 @@ def test_a_compressed_file_is_the_same_data(tmp_path: Path, ending: str) -> None
     plain = load(LabeledData(name=str(write(tmp_path / f"a{ending}", PLAIN[ending]))))
     small = load(LabeledData(name=str(write(tmp_path / f"b{ending}.gz", PLAIN[ending]))))
     assert small.fingerprints == plain.fingerprints
-    assert len(small.train) + len(small.dev) + len(small.test or []) == len(FOUND)
+    assert len(small.train) + len(small.validation) + len(small.test or []) == len(FOUND)
 
 
 def test_split_files_and_shards_of_a_folder(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_split_files_and_shards_of_a_folder(tmp_path: Path) -> None:
     splits = load(LabeledData(name=str(tmp_path)))
     assert [len(part) for part in splits.named.values()] == [24, 8, 8]
     write(tmp_path / "dev.csv", PLAIN[".csv"])
-    with pytest.raises(HftuneError, match=r"several files that could be dev: 'dev.csv', 'dev.csv.gz'"):
+    with pytest.raises(HftuneError, match=r"several files that could be validation: 'dev.csv', 'dev.csv.gz'"):
         load(LabeledData(name=str(tmp_path)))
 
 
@@ -61,7 +61,7 @@ def test_corpora_unlabeled_text_and_questions(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt.gz"):
         write(tmp_path / name, text)
     write(tmp_path / "c.jsonl.gz", PLAIN[".jsonl"])
-    sections = [CorpusData(name=str(tmp_path / name), dev_share=0.1) for name in ("a.txt", "b.txt.gz", "c.jsonl.gz")]
+    sections = [CorpusData(name=str(tmp_path / name), validation_size=0.1) for name in ("a.txt", "b.txt.gz", "c.jsonl.gz")]
     streamed = [stream_corpus(section).facts for section in sections]
     assert streamed[0] == streamed[1] == streamed[2]
     assert load_texts(sections[0]).fingerprints == load_texts(sections[1]).fingerprints
@@ -97,8 +97,8 @@ def test_a_bomb_is_refused_wherever_it_is_read(tmp_path: Path, monkeypatch: pyte
     assert bomb.stat().st_size < 10_000
     for read in (
         lambda: load(LabeledData(name=str(bomb))),
-        lambda: stream_corpus(CorpusData(name=str(bomb), dev_share=0.1)),
-        lambda: load_texts(CorpusData(name=str(bomb), dev_share=0.1)),
+        lambda: stream_corpus(CorpusData(name=str(bomb), validation_size=0.1)),
+        lambda: load_texts(CorpusData(name=str(bomb), validation_size=0.1)),
     ):
         with pytest.raises(HftuneError, match=r"'bomb.jsonl.gz' decompresses to more than 1 MB") as caught:
             read()

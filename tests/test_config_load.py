@@ -246,7 +246,7 @@ def test_a_command_takes_only_recipes_of_its_task(monkeypatch: pytest.MonkeyPatc
 
 
 def test_data_are_of_the_kind_that_the_task_reads(tmp_path: Path) -> None:
-    assert load_recipe(task="span").data == Recipe(task=SpanTask()).data == CorpusData(dev_share=0.0)
+    assert load_recipe(task="span").data == Recipe(task=SpanTask()).data == CorpusData(validation_size=0.0)
     assert load_recipe(sets=["task.kind=answer", "data.name=mine"]).data == QuestionData(name="mine")
     assert load_recipe().data == Recipe(task=ClassifyTask()).data == LabeledData()
     path = write(tmp_path, "data: {name: mine.txt, documents: paragraphs}\n")

@@ -18,7 +18,7 @@ TEXTS = ["Ada was born in Rome .", "Bo was born in Oslo .", "Cy was born in Lima
 
 
 def load(path: Path | str, **settings: Any) -> Corpus:
-    return load_corpus(CorpusData(**{"name": str(path), "dev_share": 0.0, **settings}), shortest=4)
+    return load_corpus(CorpusData(**{"name": str(path), "validation_size": 0.0, **settings}), shortest=4)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -52,8 +52,8 @@ def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(t
     for name, text in zip(("train", "valid", "test"), TEXTS, strict=True):
         write(tmp_path / "splits" / f"{name}.txt", text)
     found = load(tmp_path / "splits")
-    assert (found.train, found.dev, found.test) == tuple((text,) for text in TEXTS)
-    assert not found.dev_is_train
+    assert (found.train, found.validation, found.test) == tuple((text,) for text in TEXTS)
+    assert not found.validation_is_train
     write(tmp_path / "births" / "wiki.txt", "\n".join(TEXTS))
     write(tmp_path / "births" / "birth_places_train.tsv", "Where was Ada born?\tRome\n")
     assert load(tmp_path / "births").train == tuple(TEXTS)
@@ -81,13 +81,13 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, content
 
 def test_short_documents_are_left_out_where_asked_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "long enough\nabc\nfine again\nx\n")
-    section = CorpusData(name=str(path), dev_share=0.0)
+    section = CorpusData(name=str(path), validation_size=0.0)
     found = load_corpus(section, shortest=4, drop_short=True)
     assert found.train == ("long enough", "fine again")
     assert found.notes[0].startswith("left out 2 documents of 'a.txt'")
     with pytest.raises(HftuneError, match="2 documents"):
         load_corpus(
-            CorpusData(name=str(write(tmp_path / "b.txt", "a\nb\n")), dev_share=0.0), shortest=4, drop_short=True
+            CorpusData(name=str(write(tmp_path / "b.txt", "a\nb\n")), validation_size=0.0), shortest=4, drop_short=True
         )
 
 
@@ -101,19 +101,19 @@ def test_missing_files_and_settings_of_the_hub(tmp_path: Path) -> None:
 
 def test_splits_are_seeded_and_fingerprints_follow_the_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "\n".join(f"document {number}" for number in range(100)) + "\ndocument 1\n")
-    first, again = load(path, dev_share=0.2), load(path, dev_share=0.2)
-    assert first == again and len(first.dev) == pytest.approx(20, abs=1)
-    assert load(path, dev_share=0.2, split_seed=1).dev != first.dev
-    assert not set(first.train) & set(first.dev), "documents that say the same stay together"
+    first, again = load(path, validation_size=0.2), load(path, validation_size=0.2)
+    assert first == again and len(first.validation) == pytest.approx(20, abs=1)
+    assert load(path, validation_size=0.2, split_seed=1).validation != first.validation
+    assert not set(first.train) & set(first.validation), "documents that say the same stay together"
     assert load(path).fingerprints["train"] != first.fingerprints["train"]
     with pytest.raises(HftuneError, match="too few different documents") as caught:
-        load(write(tmp_path / "b.txt", "only one\n"), dev_share=0.5)
-    assert "data.dev_share=0" in caught.value.hint
+        load(write(tmp_path / "b.txt", "only one\n"), validation_size=0.5)
+    assert "data.validation_size=0" in caught.value.hint
 
 
 def test_embedded_texts_are_whole() -> None:
     births, prose = load("births"), load("prose")
-    assert (len(births.train), len(births.dev), births.test) == (1280, 500, None)
-    assert births.dev_is_train and set(births.dev) <= set(births.train)
+    assert (len(births.train), len(births.validation), births.test) == (1280, 500, None)
+    assert births.validation_is_train and set(births.validation) <= set(births.train)
     assert sorted(map(len, prose.train))[1] > 1000, "a story is a document"
     assert {name: corpus.row_counts()["train"] for name, corpus in CORPORA.items()} == {"births": 1280, "prose": 462}

@@ -87,29 +87,29 @@ def test_planted_faults_are_counted(tmp_path: Path) -> None:
         {"text": texts[1], "label": "no"},  # stands above as yes
         {"text": changed(texts[2], 15), "label": "no"},
     ]
-    dev = [
+    validation = [
         *rows[40:49],
         rows[2],
         rows[4],  # the first is also near to another row of train
         {"text": changed(texts[5], 0), "label": "yes"},
     ]
-    test = [*rows[50:59], dev[0]]
-    found = checked(tmp_path, {"train": train, "dev": dev, "test": test}, max_length=29)
+    test = [*rows[50:59], validation[0]]
+    found = checked(tmp_path, {"train": train, "validation": validation, "test": test}, max_length=29)
     part = found.splits["train"]
     assert (part.rows, part.labels) == (43, {"no": 23, "yes": 20})
     assert (part.duplicates, part.near_duplicates) == (2, 1)
     assert found.leaks == (
-        Leak("train", "dev", exact=2, near=1),
+        Leak("train", "validation", exact=2, near=1),
         Leak("train", "test", exact=0, near=0),
-        Leak("dev", "test", exact=1, near=0),
+        Leak("validation", "test", exact=1, near=0),
     )
     assert found.conflicts == 1
     assert found.conflict_examples[0].text == texts[1]
     assert found.conflict_examples[0].labels == {"no": 1, "yes": 1}
     assert (part.median_length, part.longest, part.truncated, found.unit) == (30, 30, 1.0, "words")
     assert part.lengths == (Bin(0, 8, 0), Bin(9, 16, 0), Bin(17, 32, 43))
-    assert "2 rows (16.7%) of dev are word for word in train" in found.findings
-    assert "1 row (8.3%) of dev is nearly the same as a row of train" in found.findings
+    assert "2 rows (16.7%) of validation are word for word in train" in found.findings
+    assert "1 row (8.3%) of validation is nearly the same as a row of train" in found.findings
     assert "at least 100.0% of train are cut at 29 tokens" in found.findings
 
 
@@ -117,7 +117,7 @@ def test_tokens_are_counted_where_a_counter_is_given(tmp_path: Path) -> None:
     rows = [{"text": "word " * (i + 1), "label": i % 2} for i in range(20)]
     found = checked(
         tmp_path,
-        {"train": rows, "dev": rows[:2], "test": rows[:2]},
+        {"train": rows, "validation": rows[:2], "test": rows[:2]},
         max_length=21,
         lengths=lambda texts, seconds: [2 * len(text.split()) + 2 for text in texts],
     )
@@ -129,10 +129,10 @@ def test_tokens_are_counted_where_a_counter_is_given(tmp_path: Path) -> None:
 
 def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
     rows = [{"text": f"row {i}", "label": i % 3} for i in range(30)]
-    found = checked(tmp_path, {"train": rows, "dev": rows[:2], "test": [{"text": "row 1"}]})
+    found = checked(tmp_path, {"train": rows, "validation": rows[:2], "test": [{"text": "row 1"}]})
     assert found.splits["test"].labels == {}
-    assert found.splits["dev"].labels == {"0": 1, "1": 1, "2": 0}
-    assert "dev has no row of 1 label: 2" in found.findings
+    assert found.splits["validation"].labels == {"0": 1, "1": 1, "2": 0}
+    assert "validation has no row of 1 label: 2" in found.findings
     assert found.conflicts == 0
 
 
@@ -147,4 +147,4 @@ def test_an_embedded_dataset_is_clean(name: str) -> None:
     assert all(min(part.labels.values()) > 0 for part in found.splits.values())
     counts = DATASETS[name].row_counts()
     assert sum(part.rows for part in found.splits.values()) == sum(counts.values())
-    assert found.splits["dev"].rows == counts["dev"]
+    assert found.splits["validation"].rows == counts["validation"]

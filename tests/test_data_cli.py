@@ -34,18 +34,18 @@ def test_ls_names_every_embedded_dataset(hftune: Command) -> None:
     listed = answer(hftune, "ls")
     assert isinstance(listed, list)
     assert [entry["name"] for entry in listed] == [*DATASETS, *CORPORA]
-    assert listed[-1]["rows"] == {"train": 462, "dev": 32, "test": 33}
-    assert listed[0]["rows"] == {"train": 4000, "dev": 500, "test": 500}
+    assert listed[-1]["rows"] == {"train": 462, "validation": 32, "test": 33}
+    assert listed[0]["rows"] == {"train": 4000, "validation": 500, "test": 500}
     assert all(name in out for name in (*DATASETS, *CORPORA))
 
 
 def test_peek_shows_rows_as_a_run_sees_them(hftune: Command, here: Path) -> None:
     write_rows(here / "odd.jsonl")
-    code, out, _ = hftune("data", "peek", "odd.jsonl", "--rows", "2", "--split", "dev")
+    code, out, _ = hftune("data", "peek", "odd.jsonl", "--rows", "2", "--split", "validation")
     assert code == 0
-    assert "train 32, dev 4, test 4" in out
+    assert "train 32, validation 4, test 4" in out
     assert "labels: false, true" in out
-    assert "dev was made from train: 4 rows" in out
+    assert "validation was made from train: 4 rows" in out
     assert out.count("and its parity") == 2
     told = answer(hftune, "peek", "odd.jsonl", "--rows", "100", "--pair-column", "none")
     assert isinstance(told, dict)
@@ -53,14 +53,14 @@ def test_peek_shows_rows_as_a_run_sees_them(hftune: Command, here: Path) -> None
     for row in told["rows"]:
         assert set(row) == {"text", "label"}
         assert row["label"] == ("true" if int(row["text"].split()[1]) % 2 else "false")
-    assert told["sizes"] == {"train": 32, "dev": 4, "test": 4}
+    assert told["sizes"] == {"train": 32, "validation": 4, "test": 4}
 
 
 def test_peek_refuses_a_split_that_is_not_there(hftune: Command, here: Path) -> None:
     write_rows(here / "odd.jsonl")
     code, _, err = hftune("data", "peek", "odd.jsonl", "--split", "tset")
     assert code == 2
-    assert "its splits are train, dev, test" in err
+    assert "its splits are train, validation, test" in err
 
 
 def test_hostile_text_does_not_reach_the_terminal(hftune: Command, here: Path) -> None:
@@ -134,7 +134,7 @@ def test_make_with_another_seed_and_into_a_full_folder(hftune: Command, here: Pa
     assert (here / "reviews" / "train.csv").stat().st_mtime_ns == before
     told = answer(hftune, "peek", "./reviews")
     assert isinstance(told, dict)
-    assert told["sizes"] == {"train": 4000, "dev": 500, "test": 500}
+    assert told["sizes"] == {"train": 4000, "validation": 500, "test": 500}
     code, _, err = hftune("data", "make", "reveiws")
     assert code == 2
     assert "did you mean 'reviews'?" in err
@@ -143,14 +143,14 @@ def test_make_with_another_seed_and_into_a_full_folder(hftune: Command, here: Pa
 def test_peek_marks_the_span_of_documents(hftune: Command) -> None:
     told = answer(hftune, "peek", "births", "--rows", "3", "--set", "task.spans=2")
     assert isinstance(told, dict)
-    assert told["rows"] == {"train": 1280, "dev": 500} and len(told["examples"]) == 3
+    assert told["rows"] == {"train": 1280, "validation": 500} and len(told["examples"]) == 3
     for example in told["examples"]:
         whole, marked, sequence = example["text"], example["cut"], example["sequence"]
         assert whole.startswith(marked.replace("«", "").replace("»", ""))
         spans = [part.partition("»")[0] for part in marked.split("«")[1:]]
         rest = "⁇".join([marked.split("«")[0], *(part.partition("»")[2] for part in marked.split("«")[1:])])
         assert len(spans) == 2 and sequence == f"{rest}⁇{spans[0]}⁇{spans[1]}⁇"
-    code, out, _ = hftune("data", "peek", "births", "--rows", "2", "--split", "dev")
+    code, out, _ = hftune("data", "peek", "births", "--rows", "2", "--split", "validation")
     assert code == 0 and out.count("«") == 2 and "tells what is remembered" in out
 
 
@@ -160,7 +160,7 @@ def test_peek_cuts_documents_as_training_does(hftune: Command) -> None:
     data = task.load_data()
     tokenizer = task.load_tokenizer(data)
     inputs = task.prepare(data, tokenizer)
-    for split, rows, number in (("train", inputs.train, lambda row: (0, row)), ("dev", inputs.dev, lambda row: row)):
+    for split, rows, number in (("train", inputs.train, lambda row: (0, row)), ("validation", inputs.validation, lambda row: row)):
         told = answer(hftune, "peek", "births", "--rows", "40", "--split", split)
         assert isinstance(told, dict)
         trained = [tokenizer.decode(rows[number(row)]["input_ids"]) for row in range(40)]
@@ -189,7 +189,7 @@ def test_flags_that_plain_text_has_no_use_for_are_refused(hftune: Command, argum
 
 
 def test_peek_shows_questions_and_refuses_an_unknown_task(hftune: Command) -> None:
-    code, out, _ = hftune("data", "peek", "births", "--task", "answer", "--rows", "1", "--split", "dev")
+    code, out, _ = hftune("data", "peek", "births", "--task", "answer", "--rows", "1", "--split", "validation")
     assert code == 0 and "born?" in out
     code, _, err = hftune("data", "peek", "births", "--task", "sapn")
     assert code == 2 and "classify, span, answer" in err

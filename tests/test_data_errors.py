@@ -139,7 +139,7 @@ def test_a_missing_file_names_its_sibling(tmp_path: Path) -> None:
     assert "there is no file or folder" in error.message
     assert "did you mean 'reviews_2024.csv'?" in error.hint
     assert "is not there either" in refused(tmp_path / "nowhere" / "rows.csv").hint
-    assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", dev="dev2.csv").message
+    assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", validation="dev2.csv").message
     assert "already" in refused(tmp_path / "reviews_2024.csv", train="reviews_2024.csv").message
 
 
@@ -191,7 +191,7 @@ def test_more_labels_than_rows(tmp_path: Path) -> None:
     assert "asks for 17 labeled rows, train has 16" in refused(path, labels=17).message
     assert len(load(LabeledData(name=str(path), labels=16)).train) == 16
     assert "the 1 rows of data.labels" in refused(path, labels=1).message
-    assert "take all of train" in refused(path, dev_share=0.6, test_share=0.4).message
+    assert "take all of train" in refused(path, validation_size=0.6, test_size=0.4).message
 
 
 def test_hub_options_on_a_file_are_not_ignored(tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, b"\x1b[31mred,\x07bell,x\nb,c,d\n")
     assert "\x1b" not in str(refused(path)) and "\x07" not in str(refused(path))
     path = with_bytes(tmp_path, GOOD + b"evil,\x1b]0;title\x07\n")
-    dev = with_bytes(tmp_path, b"text,label\na,\x1b[2J\n", "dev.csv")
-    assert "\x1b" not in str(refused(path, dev=str(dev)))
+    validation = with_bytes(tmp_path, b"text,label\na,\x1b[2J\n", "dev.csv")
+    assert "\x1b" not in str(refused(path, validation=str(validation)))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

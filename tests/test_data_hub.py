@@ -60,16 +60,16 @@ def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
     good = {"name": "tester/moods"}
     requests = {
         "good": good,
-        "csv": {"name": "tester/rows", "test_share": 0},
+        "csv": {"name": "tester/rows", "test_size": 0},
         "missing": {"name": "tester/mood"},
         "typo": {"name": "reveiws"},
         "revision": good | {"revision": "no-such-branch"},
         "subset": good | {"subset": "no-such-subset"},
-        "split": good | {"dev": "vaildation"},
+        "split": good | {"validation": "vaildation"},
         "column": good | {"text_column": "sentnce"},
     }
     with serve() as hub:
-        splits = {"train": part(20, "train"), "validation": part(6, "dev"), "test": part(4, "test", (-1,))}
+        splits = {"train": part(20, "train"), "validation": part(6, "validation"), "test": part(4, "test", (-1,))}
         files = {f"data/{name}-00000-of-00001.parquet": parquet(rows) for name, rows in splits.items()}
         hub.add_dataset("tester/moods", files)
         lines = "".join(f"row {i},{i % 2}\n" for i in range(20))
@@ -77,10 +77,10 @@ def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
         seen = asked(hub.run([sys.executable, "-c", script, json.dumps(requests)], tmp_path).stdout)
         where = hub.environment(tmp_path)
     assert seen["good"]["labels"] == ["worse", "better"]
-    assert [len(seen["good"][split]) for split in ("train", "dev", "test")] == [20, 6, 4]
+    assert [len(seen["good"][split]) for split in ("train", "validation", "test")] == [20, 6, 4]
     assert seen["good"]["train"][1] == {"text": "train 1", "label": 0}
     assert {row["label"] for row in seen["good"]["test"]} == {-1}
-    texts = {row["text"]: row["label"] for row in seen["csv"]["train"] + seen["csv"]["dev"]}
+    texts = {row["text"]: row["label"] for row in seen["csv"]["train"] + seen["csv"]["validation"]}
     assert texts["NA"] == 1 and texts["null"] == 0
     assert "no dataset on the Hub that you can read" in seen["missing"][0]
     assert "did you mean 'reviews'?" in seen["typo"][1]
@@ -110,16 +110,16 @@ def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_split_names_of_the_hub() -> None:
-    assert choose_split(["train", "validation", "unsupervised"], "dev", None, "x") == "validation"
+    assert choose_split(["train", "validation", "unsupervised"], "validation", None, "x") == "validation"
     assert choose_split(["train", "train_unlabeled"], "train", None, "x") == "train"
     assert choose_split(["train"], "test", None, "x") is None
     assert choose_split(["train_sft", "test_sft"], "train", None, "x") == "train_sft"
     mnli = ["train", "validation_matched", "validation_mismatched"]
-    assert choose_split(mnli, "dev", "validation_mismatched", "x") == "validation_mismatched"
-    assert choose_split(mnli, "dev", None, "nyu-mll/glue") == "validation_matched"
-    with pytest.raises(HftuneError, match="several splits that could be dev") as caught:
-        choose_split(["train", "validation_easy", "validation_hard"], "dev", None, "x")
-    assert "--set data.dev=validation_easy" in caught.value.hint
+    assert choose_split(mnli, "validation", "validation_mismatched", "x") == "validation_mismatched"
+    assert choose_split(mnli, "validation", None, "nyu-mll/glue") == "validation_matched"
+    with pytest.raises(HftuneError, match="several splits that could be validation") as caught:
+        choose_split(["train", "validation_easy", "validation_hard"], "validation", None, "x")
+    assert "--set data.validation_file=validation_easy" in caught.value.hint
     assert choose_split(["test"], "train", None, "x") is None
 
 

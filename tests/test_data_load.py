@@ -73,7 +73,7 @@ def test_each_format_gives_the_same_rows(tmp_path: Path, ending: str) -> None:
     assert gathered(splits) == {row["text"]: row["label"] for row in rows}
     assert splits.train.column_names == ["text", "label"]
     assert not splits.is_pair
-    assert (len(splits.train), len(splits.dev), len(splits.named["test"])) == (32, 4, 4)
+    assert (len(splits.train), len(splits.validation), len(splits.named["test"])) == (32, 4, 4)
     if ending == "csv":
         return
     write_csv(tmp_path / "same.csv", rows)
@@ -84,7 +84,7 @@ def test_headerless_stars_with_written_line_breaks(tmp_path: Path) -> None:
     path = tmp_path / "stars.csv"
     more = "".join(f"3,fine {i}\n" for i in range(20))
     path.write_text('5,"Great, really.\\nCome ""again""."\n1,NA\n2,null\n' + more, encoding="utf-8")
-    splits = read(path, dev_share=0.2)
+    splits = read(path, validation_size=0.2)
     found = gathered(splits)
     assert splits.labels == ("1", "2", "3", "5")
     assert found['Great, really.\nCome "again".'] == "5"
@@ -96,7 +96,7 @@ def test_fasttext_takes_a_space_and_a_dash_of_blank_lines(tmp_path: Path) -> Non
     path = tmp_path / "ft.txt"
     more = "".join(f"__label__9 more {i}\n" for i in range(9))
     path.write_text("__label__10 one two\n\n__label__9\tthree\tfour\r\n" + more, encoding="utf-8")
-    splits = read(path, test_share=0)
+    splits = read(path, test_size=0)
     assert splits.labels == ("9", "10")
     assert {"one two", "three\tfour", "more 0"} <= set(gathered(splits))
     assert splits.test is None
@@ -111,14 +111,14 @@ def test_byte_order_mark_and_windows_lines_are_read(tmp_path: Path) -> None:
 def test_tsv_with_bare_quotes_loses_no_row(tmp_path: Path) -> None:
     path = tmp_path / "bare.tsv"
     path.write_text('sentence\tlabel\n"open\t1\nclose"\t0\nplain\t1\nother\t0\n' + "x\t0\ny\t1\n", encoding="utf-8")
-    splits = read(path, test_share=0, dev_share=0.2)
+    splits = read(path, test_size=0, validation_size=0.2)
     assert gathered(splits) == {'"open': "1", 'close"': "0", "plain": "1", "other": "0", "x": "0", "y": "1"}
 
 
 def test_tsv_with_quoted_cells_is_unquoted(tmp_path: Path) -> None:
     path = tmp_path / "quoted.tsv"
     path.write_text('text\tlabel\n"a ""b"" c"\t1\n"two\nlines"\t0\nd\t1\ne\t0\n', encoding="utf-8")
-    assert set(gathered(read(path, test_share=0, dev_share=0.2))) == {'a "b" c', "two\nlines", "d", "e"}
+    assert set(gathered(read(path, test_size=0, validation_size=0.2))) == {'a "b" c', "two\nlines", "d", "e"}
 
 
 def test_a_text_over_the_csv_limit_is_read(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_a_folder_tells_its_splits_by_their_names(tmp_path: Path, stems: tuple[s
     for stem, size in zip(stems, (20, 6, 8), strict=True):
         write_csv(tmp_path / f"{stem}.csv", rows_of(size, tag=stem))
     (tmp_path / "train_unlabeled.txt").write_text("no label here\n", encoding="utf-8")
-    (tmp_path / "README.md").write_text("train dev test", encoding="utf-8")
+    (tmp_path / "README.md").write_text("train validation test", encoding="utf-8")
     splits = read(tmp_path)
-    assert (len(splits.train), len(splits.dev), len(splits.named["test"])) == (20, 6, 8)
+    assert (len(splits.train), len(splits.validation), len(splits.named["test"])) == (20, 6, 8)
     assert splits.notes == ()
-    assert splits.dev["text"][0].startswith(stems[1])
+    assert splits.validation["text"][0].startswith(stems[1])
 
 
 def test_shards_of_one_split_are_joined(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_shards_of_one_split_are_joined(tmp_path: Path) -> None:
 def test_split_files_can_be_named(tmp_path: Path) -> None:
     for stem in ("a", "b", "c"):
         write_csv(tmp_path / f"{stem}.csv", rows_of(10, tag=stem))
-    splits = read(tmp_path, train="b.csv", dev="c.csv", test="a.csv")
-    assert [splits.named[s]["text"][0][0] for s in ("train", "dev", "test")] == ["b", "c", "a"]
-    beside = read(tmp_path / "a.csv", dev="b.csv", test=str(tmp_path / "c.csv"))
-    assert [beside.named[s]["text"][0][0] for s in ("train", "dev", "test")] == ["a", "b", "c"]
+    splits = read(tmp_path, train="b.csv", validation="c.csv", test="a.csv")
+    assert [splits.named[s]["text"][0][0] for s in ("train", "validation", "test")] == ["b", "c", "a"]
+    beside = read(tmp_path / "a.csv", validation="b.csv", test=str(tmp_path / "c.csv"))
+    assert [beside.named[s]["text"][0][0] for s in ("train", "validation", "test")] == ["a", "b", "c"]
 
 
 def test_pairs_are_found_named_and_left_out(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_named_columns_win_over_found_ones(tmp_path: Path) -> None:
 )
 def test_labels_have_one_order(tmp_path: Path, values: tuple[Any, ...], order: tuple[str, ...]) -> None:
     write_jsonl(tmp_path / "train.jsonl", rows_of(30, values))
-    write_jsonl(tmp_path / "dev.jsonl", rows_of(1, values[:1], tag="dev"))
+    write_jsonl(tmp_path / "dev.jsonl", rows_of(1, values[:1], tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(1, values[-1:], tag="test"))
     splits = read(tmp_path)
     assert splits.labels == order
@@ -247,14 +247,14 @@ def test_a_test_split_may_have_no_labels(tmp_path: Path, how: str) -> None:
 def test_made_splits_are_stratified_seeded_and_said(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     write_jsonl(path, rows_of(400, ("a", "a", "a", "b")))
-    splits = read(path, dev_share=0.1, test_share=0.2)
-    assert Counter(names(splits, "dev")) == {"a": 30, "b": 10}
+    splits = read(path, validation_size=0.1, test_size=0.2)
+    assert Counter(names(splits, "validation")) == {"a": 30, "b": 10}
     assert Counter(names(splits, "test")) == {"a": 60, "b": 20}
     assert len(gathered(splits)) == 400
-    assert "dev was made from train: 40 rows, stratified, seed 0" in splits.notes
-    again = read(path, dev_share=0.1, test_share=0.2)
+    assert "validation was made from train: 40 rows, stratified, seed 0" in splits.notes
+    again = read(path, validation_size=0.1, test_size=0.2)
     assert again.fingerprints == splits.fingerprints
-    other = read(path, dev_share=0.1, test_share=0.2, split_seed=1)
+    other = read(path, validation_size=0.1, test_size=0.2, split_seed=1)
     assert all(other.fingerprints[split] != splits.fingerprints[split] for split in splits.fingerprints)
 
 
@@ -262,7 +262,7 @@ def test_made_splits_share_no_text_and_leave_each_label_in_train(tmp_path: Path)
     path = tmp_path / "twice.jsonl"
     rows = rows_of(100) * 3 + [{"text": "only one of these", "label": "rare"}]
     write_jsonl(path, [*rows, {"text": "torn", "label": "pos"}, {"text": "torn", "label": "neg"}])
-    splits = read(path, dev_share=0.3, test_share=0.3)
+    splits = read(path, validation_size=0.3, test_size=0.3)
     texts = [set(rows["text"]) for rows in splits.named.values()]
     assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
     assert set(names(splits)) == {"neg", "pos", "rare"}
@@ -272,17 +272,17 @@ def test_made_splits_share_no_text_and_leave_each_label_in_train(tmp_path: Path)
 
 def test_given_splits_are_never_touched(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", rows_of(100))
-    write_jsonl(tmp_path / "dev.jsonl", rows_of(30, tag="dev"))
+    write_jsonl(tmp_path / "dev.jsonl", rows_of(30, tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(30, tag="test"))
     whole = read(tmp_path)
-    few = read(tmp_path, labels=10, split_seed=7, dev_share=0.4)
+    few = read(tmp_path, labels=10, split_seed=7, validation_size=0.4)
     assert list(whole.train["text"]) == [row["text"] for row in rows_of(100)]
-    assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "dev", "test")] == [False, True, True]
+    assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "validation", "test")] == [False, True, True]
 
 
 def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", rows_of(1000, ("a",) * 7 + ("b",) * 2 + ("c",)) + rows_of(1, ("rare",)))
-    write_jsonl(tmp_path / "dev.jsonl", rows_of(20, ("a", "b"), tag="dev"))
+    write_jsonl(tmp_path / "dev.jsonl", rows_of(20, ("a", "b"), tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(20, ("a", "b"), tag="test"))
     sizes = (2, 4, 50, 51, 500, 1001)
     loaded = [read(tmp_path, labels=size) for size in sizes]
@@ -301,7 +301,7 @@ def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:
 def test_a_subset_does_not_move_the_made_splits(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "mine.jsonl", rows_of(200))
     whole, few = read(tmp_path), read(tmp_path, labels=20)
-    assert whole.fingerprints["dev"] == few.fingerprints["dev"]
+    assert whole.fingerprints["validation"] == few.fingerprints["validation"]
     assert whole.fingerprints["test"] == few.fingerprints["test"]
     assert set(few.train["text"]) < set(whole.train["text"])
 
@@ -314,7 +314,7 @@ def test_fingerprints_follow_content_alone(tmp_path: Path) -> None:
     assert one.fingerprints == read(tmp_path / "two" / "mine.jsonl").fingerprints
     assert one.fingerprints["train"][:12] == "a91aa626f116"  # the same on every machine
     write_jsonl(tmp_path / "two" / "mine.jsonl", rows_of(20, ("neg", "poz")))
-    assert one.fingerprints["dev"] != read(tmp_path / "two").fingerprints["dev"]
+    assert one.fingerprints["validation"] != read(tmp_path / "two").fingerprints["validation"]
 
 
 def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:

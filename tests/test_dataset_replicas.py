@@ -80,21 +80,21 @@ WORKS = (
         {},
         ("1 star", "2 star", "3 stars", "4 stars", "5 stars"),
         sizes=(86, 10, HELD_OUT),
-        notes=("dev was made from train",),
+        notes=("validation was made from train",),
     ),
     Works(
         "stanfordnlp/imdb",
         {},
         ("neg", "pos"),
         sizes=(43, 5, HELD_OUT),
-        notes=("splits that are not used: 'unsupervised'", "dev was made from train"),
+        notes=("splits that are not used: 'unsupervised'", "validation was made from train"),
     ),
     glue("cola", "unacceptable", "acceptable", pair=False),
     glue(
         "mnli",
         *THREE_WAY,
         notes=(
-            "dev is the split 'validation_matched'; --set data.dev=validation_mismatched",
+            "validation is the split 'validation_matched'; --set data.validation_file=validation_mismatched",
             "test is the split 'test_matched'; --set data.test=test_mismatched",
         ),
     ),
@@ -118,7 +118,7 @@ WORKS = (
         sizes=(TRAIN * 2, HELD_OUT, HELD_OUT),
         notes=("configuration 'split' is the default; --set data.subset=NAME takes another one: 'unsplit'",),
     ),
-    Works("dair-ai/emotion", {"subset": "unsplit"}, EMOTIONS, sizes=(116, 14, 14), notes=("dev was made from train",)),
+    Works("dair-ai/emotion", {"subset": "unsplit"}, EMOTIONS, sizes=(116, 14, 14), notes=("validation was made from train",)),
     Works("fancyzhx/ag_news", {}, ("World", "Sports", "Business", "Sci/Tech"), sizes=(86, 10, HELD_OUT)),
     Works("tester/tickets", {}, ("0", "1"), sizes=(43, 5, HELD_OUT)),
     Works("odegiber/hate_speech18", FROM_HUB, ("noHate", "hate", "idk/skip", "relation"), sizes=(76, 10, 10)),
@@ -160,7 +160,7 @@ REFUSED = (
             "nyu-mll/glue",
             {"subset": subset},
             (f"configuration '{subset}', has no training split", "its splits are 'validation', 'test'"),
-            (f"`hftune evaluate RUN --data nyu-mll/glue --set data.subset={subset} --split dev`",),
+            (f"`hftune evaluate RUN --data nyu-mll/glue --set data.subset={subset} --split validation`",),
         )
         for subset in ("mnli_matched", "mnli_mismatched")
     ),
@@ -266,8 +266,8 @@ def train_and_use(client: Client, case: Works, method: str = "full") -> None:
     assert {row["gold"] for row in rows} <= ({None} if case.hidden_test else set(case.labels))
     assert all(tuple(row["probabilities"]) == case.labels for row in rows)
 
-    scored = json.loads(hftune(client, "evaluate", "run", "--split", "dev", "--json"))
-    assert scored["splits"]["dev"]["accuracy"] == metrics["splits"]["dev"]["accuracy"]
+    scored = json.loads(hftune(client, "evaluate", "run", "--split", "validation", "--json"))
+    assert scored["splits"]["validation"]["accuracy"] == metrics["splits"]["validation"]["accuracy"]
 
     example = ("a fine film", "--pair", "all was well") if case.pair else ("a fine film",)
     predicted = json.loads(hftune(client, "predict", "run", *example))
@@ -304,7 +304,7 @@ def test_a_model_of_mnli_on_the_other_splits_and_configurations(client: Client, 
     other = ("evaluate", "run", "--data", "nyu-mll/glue", "--set")
     sizes = {}
     for name, more in {
-        "validation_mismatched": ("data.subset=mnli", "--set", "data.dev=validation_mismatched", "--split", "dev"),
+        "validation_mismatched": ("data.subset=mnli", "--set", "data.validation_file=validation_mismatched", "--split", "validation"),
         "ax": ("data.subset=ax",),
         "test_mismatched": ("data.subset=mnli_mismatched", "--split", "test"),
     }.items():
@@ -369,16 +369,16 @@ def test_examples_with_holes_do_not_stop_a_published_dataset(client: Client) -> 
     """Users can't edit them: a pair with one empty text is kept, an example without text or label is left out."""
     pairs = [{"question1": f"q {i}", "question2": "" if i == 3 else f"p {i}", "label": i % 2} for i in range(24)]
     single = [{"text": None if i == 5 else f"t {i}", "label": None if i == 7 else ("a", "b")[i % 2]} for i in range(24)]
-    held = {"test_share": 0}
+    held = {"test_size": 0}
     for name, rows in (("pairs", pairs), ("single", single)):
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         client.hub.add_dataset(f"tester/{name}", {"train.jsonl": lines, "validation.jsonl": lines})
     kept, left = load_all(client, [{"name": f"tester/{name}", **held} for name in ("pairs", "single")])
     assert (
-        kept["sizes"] == {"train": 24, "dev": 24}
+        kept["sizes"] == {"train": 24, "validation": 24}
         and "tester/pairs (train): 1 pair with one empty text kept" in kept["notes"]
     )
-    assert left["sizes"] == {"train": 22, "dev": 22}
+    assert left["sizes"] == {"train": 22, "validation": 22}
     assert "tester/single (train): 1 row with no text in 'text' left out" in left["notes"]
     assert "tester/single (train): 1 row that the source marks as unlabeled left out" in left["notes"]
 
@@ -394,6 +394,6 @@ def test_several_labels_and_unused_columns(client: Client) -> None:
     for name, found in rows.items():
         lines = "".join(json.dumps(row) + "\n" for row in found).encode()
         client.hub.add_dataset(f"tester/{name}", {"train.jsonl": lines, "test.jsonl": lines})
-    several, copa = load_all(client, [{"name": "tester/go"}, {"name": "tester/copa", "dev": "test"}])
+    several, copa = load_all(client, [{"name": "tester/go"}, {"name": "tester/copa", "validation": "test"}])
     assert "expected one label, got [0, 4]" in several["message"] and "multi-label" in several["hint"]
     assert "columns that are not used: 'premise', 'choice1', 'choice2'" in "\n".join(copa["notes"])

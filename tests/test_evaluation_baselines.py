@@ -24,13 +24,13 @@ def planted(rows: int, seed: int) -> tuple[list[str], list[int]]:
 
 def test_bag_of_words_finds_a_planted_word_and_majority_the_commonest_label() -> None:
     texts, gold = planted(60, 1)
-    dev, truth = planted(30, 2)
-    found = baselines.classification_baselines(texts, None, gold, {"dev": (dev, None, truth)}, LABELS)
-    assert found["majority"]["dev"]["accuracy"] == pytest.approx(20 / 30)
-    assert found["majority"]["dev"]["per_class"]["yes"] == {"precision": 0, "recall": 0, "f1": 0, "support": 10}
-    assert found["majority"]["dev"]["loss"] == pytest.approx(-(20 * np.log(41 / 62) + 10 * np.log(21 / 62)) / 30)
-    assert found["tfidf"]["dev"]["accuracy"] == 1.0
-    assert "note" not in found["tfidf"]["dev"]
+    validation, truth = planted(30, 2)
+    found = baselines.classification_baselines(texts, None, gold, {"validation": (validation, None, truth)}, LABELS)
+    assert found["majority"]["validation"]["accuracy"] == pytest.approx(20 / 30)
+    assert found["majority"]["validation"]["per_class"]["yes"] == {"precision": 0, "recall": 0, "f1": 0, "support": 10}
+    assert found["majority"]["validation"]["loss"] == pytest.approx(-(20 * np.log(41 / 62) + 10 * np.log(21 / 62)) / 30)
+    assert found["tfidf"]["validation"]["accuracy"] == 1.0
+    assert "note" not in found["tfidf"]["validation"]
 
 
 def test_majority_is_that_of_train_not_of_the_scored_split() -> None:
@@ -43,9 +43,9 @@ def test_majority_is_that_of_train_not_of_the_scored_split() -> None:
 def test_the_two_texts_of_a_pair_are_told_apart() -> None:
     first, second = ["red", "blue"] * 30, ["blue", "red"] * 30
     gold = [0, 1] * 30
-    split = {"dev": (["red", "blue"], ["blue", "red"], [0, 1])}
+    split = {"validation": (["red", "blue"], ["blue", "red"], [0, 1])}
     found = baselines.classification_baselines(first, second, gold, split, LABELS)
-    assert found["tfidf"]["dev"]["accuracy"] == 1.0
+    assert found["tfidf"]["validation"]["accuracy"] == 1.0
     # Only the second text differs here: a bag that read the first alone would give both rows one label.
     fitted = baselines.fit_baselines(["same"] * 60, second, gold, LABELS)["tfidf"]
     assert fitted.logits(["same", "same"], ["blue", "red"]).argmax(axis=1).tolist() == [0, 1]
@@ -74,9 +74,9 @@ def test_signs_without_letters_and_blank_second_texts_are_no_obstacle() -> None:
 
 def test_split_without_labels_is_left_out() -> None:
     texts, gold = planted(30, 1)
-    splits = {"dev": (texts, None, gold), "test": (texts, None, [-1] * 30)}
+    splits = {"validation": (texts, None, gold), "test": (texts, None, [-1] * 30)}
     found = baselines.classification_baselines(texts, None, gold, splits, LABELS)
-    assert list(found["majority"]) == list(found["tfidf"]) == ["dev"]
+    assert list(found["majority"]) == list(found["tfidf"]) == ["validation"]
 
 
 def test_what_was_cut_short_is_noted_beside_the_scores(
@@ -86,12 +86,12 @@ def test_what_was_cut_short_is_noted_beside_the_scores(
     monkeypatch.setattr(baselines, "MOST_ROWS", 40)
     texts, gold = planted(60, 1)
     with caplog.at_level(logging.WARNING):
-        found = baselines.classification_baselines(texts, None, gold, {"dev": (texts, None, gold)}, LABELS)
-    note = found["tfidf"]["dev"]["note"]
+        found = baselines.classification_baselines(texts, None, gold, {"validation": (texts, None, gold)}, LABELS)
+    note = found["tfidf"]["validation"]["note"]
     assert "fitted on 40 of 60 training rows" in note
     assert "not converged after 1 iterations" in note
     assert "not converged" in caplog.text
-    assert "note" not in found["majority"]["dev"]
+    assert "note" not in found["majority"]["validation"]
 
 
 @pytest.mark.parametrize(("texts", "gold", "words"), [(["a", "b"], [1, 1], "one label"), ([" ", ""], [0, 1], "blank")])

@@ -39,13 +39,13 @@ def test_temperature_recovers_the_planted_stretch(stretch: float) -> None:
 
 
 def test_temperature_mends_an_overconfident_model_on_the_split_it_was_not_fitted_on() -> None:
-    report = cal.calibration({"dev": drawn(4000, 3.0, 1), "test": drawn(4000, 3.0, 2)})
-    assert report["fitted_on"] == "dev"
+    report = cal.calibration({"validation": drawn(4000, 3.0, 1), "test": drawn(4000, 3.0, 2)})
+    assert report["fitted_on"] == "validation"
     assert report["test"]["ece"] > 0.15
     assert report["test"]["ece_scaled"] < 0.03
     assert sum(row["count"] for row in report["test"]["bins_scaled"]) == 4000
-    assert set(report) == {"temperature", "fitted_on", "dev", "test"}
-    assert set(report["dev"]) == {"ece", "ece_scaled", "bins", "bins_scaled"}
+    assert set(report) == {"temperature", "fitted_on", "validation", "test"}
+    assert set(report["validation"]) == {"ece", "ece_scaled", "bins", "bins_scaled"}
     assert report["temperature"] == cal.fit_temperature(*drawn(4000, 3.0, 1))
 
 

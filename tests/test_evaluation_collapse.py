@@ -9,7 +9,7 @@ from hftune.evaluation.collapse import collapsed
 
 
 def boolq_gold() -> np.ndarray:
-    """BoolQ's dev split: 2,033 of 3,270 answers are yes, a rate of 0.6217."""
+    """BoolQ's validation split: 2,033 of 3,270 answers are yes, a rate of 0.6217."""
     return np.random.default_rng(0).permutation(np.arange(3270) < 2033).astype(int)
 
 

@@ -67,7 +67,7 @@ def commands(adapter: str, model: str = ADAPTER) -> dict[str, list[str]]:
     return {
         "predict": ["predict", model, "a text", *used],
         "evaluate": ["evaluate", model, *rows, *used],
-        "export": ["export", model, "--onnx", *rows, "--split", "dev", *used],
+        "export": ["export", model, "--onnx", *rows, "--split", "validation", *used],
         "generate": ["generate", model, "--prompt", "a text", *used],
         "classify": [
             *("classify", "--model", model, *rows, *BRIEF, "--output", "run"),

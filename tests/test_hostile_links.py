@@ -193,12 +193,12 @@ def test_no_other_command_takes_such_a_run(here: Path, private: Path, hftune: Hf
 
 def test_answers_are_not_written_through_a_link(here: Path, private: Path, hftune: Hftune) -> None:
     (here / "births").mkdir()
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         (here / "births" / f"{split}.tsv").write_text(questions(list(BORN)))
     run = plant(here / "run", here / "births").path
     put_link(run / "predictions", private)
     before = state(run), state(private)
-    code, _, err = hftune("evaluate", str(run), "--split", "dev")
+    code, _, err = hftune("evaluate", str(run), "--split", "validation")
     assert (state(run), state(private)) == before
     assert code == 2 and "is a link to" in err, err
 

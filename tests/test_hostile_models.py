@@ -229,5 +229,5 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "accuracy" in json.loads(done.stdout)["baselines"]["majority"]["dev"]
+    assert "accuracy" in json.loads(done.stdout)["baselines"]["majority"]["validation"]
     assert not (tmp_path / "ran").exists()

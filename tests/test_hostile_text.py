@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder whose name, labels and texts are hostile."""
     home = tmp_path_factory.mktemp("hostile")
     (home / FOLDER).mkdir()
-    for split, count in (("train", 24), ("dev", 12), ("test", 12)):
+    for split, count in (("train", 24), ("validation", 12), ("test", 12)):
         lines = "".join(json.dumps(row) + "\n" for row in rows(split, count))
         (home / FOLDER / f"{split}.jsonl").write_text(lines)
     return home

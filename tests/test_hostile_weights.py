@@ -237,7 +237,7 @@ def test_no_command_goes_on_with_random_weights(here: Path, hftune: Hftune) -> N
     assert len(lacking) < len(weights)
     save_file(lacking, answers / "model.safetensors", metadata={"format": "pt"})
     (here / "people").mkdir()
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         (here / "people" / f"{split}.tsv").write_text(questions(list(BORN)))
     for command in (
         ("classify", "--model", "encoder", "--data", "rows"),

@@ -110,7 +110,7 @@ def test_each_best_arrives_whatever_fails_on_the_way(client: Client, tmp_path: P
     told = "\n".join(seen["told"])
     assert told.count("trying again") >= 2
     assert "WARNING the best checkpoint so far (step 1" in told and "may not write" in told
-    assert "is on the Hub: " in told and "(step 3, dev loss" in told
+    assert "is on the Hub: " in told and "(step 3, validation loss" in told
     assert seen["told"][-1].endswith("holds the model: loaded from there and checked")
     assert ".hub" not in seen["left"]
 

@@ -37,7 +37,7 @@ def test_header_holds_every_score(tmp_path: Path) -> None:
     assert data["tags"] == ["hftune", "classify", "full"]
     assert "license" not in data and "base_model" not in data and "datasets" not in data
     results = {result["dataset"]["split"]: result["metrics"] for result in data["model-index"][0]["results"]}
-    assert set(results) == {"dev", "test"}
+    assert set(results) == {"validation", "test"}
     for split, found in results.items():
         written = {key: value for key, value in metrics()["splits"][split].items() if key != "per_class"}
         assert [metric["value"] for metric in found] == list(written.values())
@@ -49,10 +49,10 @@ def test_header_holds_every_score(tmp_path: Path) -> None:
 def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
     text = card_text(finished_run(tmp_path / "run"))
     assert "| **this model**, test | 0.625 | 0.700 | 0.600 | 0.100 | 0.900 |" in text
-    assert "| majority label, test | 0.500 |" in text and "| bag of words, dev | 0.500 |" in text
+    assert "| majority label, test | 0.500 |" in text and "| bag of words, validation | 0.500 |" in text
     assert "On test the model is better than the best of them" in text and "by 0.125" in text
-    assert "1,000 of 1,000 parameters trained" in text and "step 30, best on dev by accuracy" in text
-    assert "| train | 40 | `aa11` |" in text and "- dev was cut from train" in text
+    assert "1,000 of 1,000 parameters trained" in text and "step 30, best on validation by accuracy" in text
+    assert "| train | 40 | `aa11` |" in text and "- validation was cut from train" in text
     assert "too sure of itself" in text and "0.050 when the logits are divided by 1.300" in text
     assert "at most 128 tokens" in text and "collapsed" not in text
     assert "none; the architecture scratch:bert-tiny with fresh weights" in text
@@ -62,9 +62,9 @@ def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
 
 
 def test_a_collapsed_model_is_said_to_be_one(tmp_path: Path) -> None:
-    text = card_text(finished_run(tmp_path / "run", collapsed=True, collapse_reason="dev: all 4 are 'bad'"))
+    text = card_text(finished_run(tmp_path / "run", collapsed=True, collapse_reason="validation: all 4 are 'bad'"))
     assert "**Warning.** This model has collapsed" in text
-    assert "one answer (dev: all 4 are 'bad')" in text
+    assert "one answer (validation: all 4 are 'bad')" in text
     worse = metrics()["splits"] | {"test": {"accuracy": 0.4}}
     text = card_text(finished_run(tmp_path / "worse", splits=worse))
     assert "On test the model is worse than the best of them" in text

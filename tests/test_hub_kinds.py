@@ -25,7 +25,7 @@ NAMES = ("Ann Ash", "Bob Birch", "Cy Cole", "Dee Dun")
 SMALL = ("-s", "model.layers=1", "-s", "model.width=32", "-s", "model.heads=2", "-s", "model.block=64")
 STEPS = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8", "--push-each-best")
 MINGPT = ("--model", "scratch:mingpt", *SMALL)
-CLM = ("--corpus", "texts.txt", "-s", "task.sample_tokens=0", "-s", "data.dev_share=0.2")
+CLM = ("--corpus", "texts.txt", "-s", "task.sample_tokens=0", "-s", "data.validation_size=0.2")
 WHOLE, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 RUNS: dict[str, tuple[str, ...]] = {
@@ -116,7 +116,7 @@ def place(hub_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     csv_folder(folder / "rows")
     (folder / "texts.txt").write_text("".join(f"the food was great on day {day}\n" for day in range(40)))
     (folder / "people").mkdir()
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         (folder / "people" / f"{split}.tsv").write_text("".join(f"Where was {one} born?\tRome\n" for one in NAMES))
     lines = [f"{name} was born in Rome. Where was this?\n" for name in NAMES * 5]
     (folder / "people" / "wiki.txt").write_text("".join(lines))

@@ -39,7 +39,7 @@ def trained(hub_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """Where it was trained; it was published by `hftune push` afterwards, on a branch as well."""
     home = tmp_path_factory.mktemp("mingpt")
     (home / "people").mkdir()
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         (home / "people" / f"{split}.tsv").write_text("".join(f"Where was {one} born?\tRome\n" for one in NAMES))
     text = "".join(f"{one} was born in Rome. Where was this?\n" for one in NAMES * 5)
     (home / "people" / "wiki.txt").write_text(text)

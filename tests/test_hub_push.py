@@ -103,7 +103,7 @@ def test_push_and_use(client: Client, home: Path) -> None:
     loaded = client.python(LOAD.replace("TEXTS", repr(list(TEXTS))), token=hub.token, cwd=home)
     assert loaded.returncode == 0, loaded.stderr
     first, length, answers = json.loads(loaded.stdout.splitlines()[-1])
-    expected = RunDir(home / "run").read_predictions("dev")
+    expected = RunDir(home / "run").read_predictions("validation")
     assert (first, length) == (LABELS[0], 16)
     for row, scores in zip(expected, answers, strict=True):
         assert {score["label"]: pytest.approx(score["score"], abs=1e-4) for score in scores} == row["probabilities"]

@@ -77,7 +77,7 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     assert "1 of the 16 test texts stand in the unlabeled text" in err
     metrics = json.loads(out)
     assert metrics["verified"] and metrics["task"] == "joint"
-    assert metrics["data"]["rows"] == {"train": 40, "dev": 16, "test": 16, "unlabeled": LINES + 2}
+    assert metrics["data"]["rows"] == {"train": 40, "validation": 16, "test": 16, "unlabeled": LINES + 2}
     rows = [row for row in read_jsonl(folder / "run/history.jsonl") if "split" not in row]
     for row in rows:
         assert row["loss"] == pytest.approx(row["classification_loss"] + 0.5 * row["mlm_loss"], rel=1e-5)
@@ -125,18 +125,18 @@ def test_a_weight_of_0_is_classification_bit_for_bit(folder: Path) -> None:
 
 def test_two_stages(folder: Path) -> None:
     first = trained("mlm", folder / "mlm", **{"data.name": "more.txt", "task.max_length": 16})
-    assert isinstance(first.facts.rows["dev"], int)
+    assert isinstance(first.facts.rows["validation"], int)
     model = folder / "saved"
     first.task.save(first.applied.model, first.tokenizer, first.data, model)
     probe = first.task.probe(first.data)
     expected = first.task.outputs(first.applied.model, first.tokenizer, probe)["mlm"]
     assert np.allclose(first.task.reload_outputs(model, probe)["mlm"], expected, rtol=1e-5)
-    evaluation = first.task.evaluate(model, first.data, ["dev"], Silent())
-    assert set(evaluation.splits["dev"]) == {"loss", "perplexity", "accuracy"}
+    evaluation = first.task.evaluate(model, first.data, ["validation"], Silent())
+    assert set(evaluation.splits["validation"]) == {"loss", "perplexity", "accuracy"}
     history = read_jsonl(folder / "mlm/history.jsonl")
-    scored = [row for row in history if row.get("split") == "dev"]
-    assert min(row["perplexity"] for row in scored) == pytest.approx(evaluation.splits["dev"]["perplexity"], rel=1e-4)
-    assert first.task.baselines(first.data, ["dev"])["unigram"]["dev"]["perplexity"] < 300
+    scored = [row for row in history if row.get("split") == "validation"]
+    assert min(row["perplexity"] for row in scored) == pytest.approx(evaluation.splits["validation"]["perplexity"], rel=1e-4)
+    assert first.task.baselines(first.data, ["validation"])["unigram"]["validation"]["perplexity"] < 300
 
     how = usage(read_json(model / "config.json"), adapter=False, pairs=False)
     assert how.pipeline_tag == "fill-mask" and "[MASK]" in how.snippet
@@ -154,11 +154,11 @@ def test_two_stages(folder: Path) -> None:
 
 
 def test_texts_of_labeled_data(folder: Path) -> None:
-    corpus = load_texts(CorpusData(name="data", documents="labeled", dev_share=0.1))
-    assert [len(part) for part in (corpus.train, corpus.dev, corpus.test or ())] == [40, 16, 16]
+    corpus = load_texts(CorpusData(name="data", documents="labeled", validation_size=0.1))
+    assert [len(part) for part in (corpus.train, corpus.validation, corpus.test or ())] == [40, 16, 16]
     assert corpus.train[0] == tiny.rows(1, 0)[0][1]
-    reviews = load_texts(CorpusData(name="reviews", dev_share=0.1))
-    assert (len(reviews.train), len(reviews.dev)) == (5000, 500)
+    reviews = load_texts(CorpusData(name="reviews", validation_size=0.1))
+    assert (len(reviews.train), len(reviews.validation)) == (5000, 500)
     assert not any("\\n" in text for text in reviews.train), "a spelled line break is one"
 
 
@@ -169,7 +169,7 @@ def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
     found = load_joint(JointData(name="pairs.csv", unlabeled="train"))
     passages = {name: set(part["text_pair"]) for name, part in found.named.items()}
     expected = {
-        name: sum(text in passages["train"] for text in found.named[name]["text_pair"]) for name in ("dev", "test")
+        name: sum(text in passages["train"] for text in found.named[name]["text_pair"]) for name in ("validation", "test")
     }
     assert found.leaks() == expected and all(expected.values())
 

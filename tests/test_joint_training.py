@@ -106,5 +106,5 @@ def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
     assert len(trained) == 3
     for row in trained:
         assert row["loss"] == pytest.approx(row["classification_loss"] + 0.25 * row["mlm_loss"], rel=1e-5)
-    dev = [row for row in case.history if "split" in row][-1]
-    assert "mlm_loss" not in dev and dev["loss"] < 3
+    validation = [row for row in case.history if "split" in row][-1]
+    assert "mlm_loss" not in validation and validation["loss"] < 3

@@ -48,7 +48,7 @@ def lay_out(folder: Path) -> None:
     lines = [f"{text}, quite" for _, text in tiny.rows(60, 7)]
     (folder / "more.txt").write_text("\n".join(lines), encoding="utf-8")
     (folder / "people").mkdir()
-    for split, count in (("train", 41), ("dev", 9)):
+    for split, count in (("train", 41), ("validation", 9)):
         asked = [f"Where was {noun} {number} born?\t{noun}\n" for number in range(count) for noun in tiny.NOUNS[:1]]
         (folder / "people" / f"{split}.tsv").write_text("".join(asked), encoding="utf-8")
 

@@ -48,7 +48,7 @@ def within(megabytes: int) -> Iterator[None]:
 def splits(rows: int = 1000, labels: int = MANY) -> Any:
     split = {"text": [f"word{number} on day {number % 7}" for number in range(rows)], "label": list(range(rows))}
     names = NAMES[:labels]
-    return SimpleNamespace(dev=split, labels=names, named={"train": range(20_000), "dev": range(rows)})
+    return SimpleNamespace(validation=split, labels=names, named={"train": range(20_000), "validation": range(rows)})
 
 
 def test_metrics_are_tried_out_on_a_bounded_part_of_dev() -> None:
@@ -57,7 +57,7 @@ def test_metrics_are_tried_out_on_a_bounded_part_of_dev() -> None:
     assert guess.predictions.shape[1] == MANY and len(guess.label_ids) >= 2
     assert (guess.predictions.argmax(axis=1) == guess.label_ids).all()
     few = splits(rows=50, labels=60)
-    assert untrained_guess(few).label_ids.tolist() == list(range(50)), "all of dev where it fits"
+    assert untrained_guess(few).label_ids.tolist() == list(range(50)), "all of validation where it fits"
 
 
 def test_scores_need_no_matrix_of_labels_and_are_those_of_scikit_learn() -> None:
@@ -89,13 +89,13 @@ def test_scores_in_parts_are_those_of_the_whole() -> None:
 def test_a_bag_of_words_that_is_too_large_is_left_out_with_the_reason(rows: int, labels: int) -> None:
     texts = [f"word{number} on day {number % 7}" for number in range(rows)]
     gold = [number % labels for number in range(rows)]
-    held_out = {"dev": (texts[:1000], None, gold[:1000])}
+    held_out = {"validation": (texts[:1000], None, gold[:1000])}
     with within(400):
         found = baselines.classification_baselines(texts, None, gold, held_out, NAMES[:labels])
-    note = found["tfidf"]["dev"]["note"]
-    assert found["tfidf"]["dev"].keys() == {"note"} and note.startswith("left out: ")
+    note = found["tfidf"]["validation"]["note"]
+    assert found["tfidf"]["validation"].keys() == {"note"} and note.startswith("left out: ")
     assert f"{rows:,} training rows with {labels:,} labels" in note
-    assert found["majority"]["dev"]["accuracy"] == pytest.approx(1 / 1000)
+    assert found["majority"]["validation"]["accuracy"] == pytest.approx(1 / 1000)
 
 
 def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_scoring_that_does_not_fit_is_refused_before_training() -> None:
     check_memory(splits(), 2**33)
-    with pytest.raises(HftuneError, match=r"scoring dev takes about 6\.0 GB: it has 1,000 rows") as caught:
+    with pytest.raises(HftuneError, match=r"scoring validation takes about 6\.0 GB: it has 1,000 rows") as caught:
         check_memory(splits(), 2**31)
     assert "data.label_column" in caught.value.hint
 
@@ -133,7 +133,7 @@ def test_a_label_that_is_not_there_is_found_at_once_among_many() -> None:
 def test_a_report_of_many_labels_has_bounded_tables_and_no_matrix(tmp_path: Path) -> None:
     names = list(NAMES[:5000])
     per_class = {name: {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 1} for name in names}
-    left_out = {split: {"note": "left out: 5,000 labels would take too long"} for split in ("dev", "test")}
+    left_out = {split: {"note": "left out: 5,000 labels would take too long"} for split in ("validation", "test")}
     told = metrics(labels=names)
     told["splits"] = {split: {**found, "per_class": per_class} for split, found in told["splits"].items()}
     told["baselines"] = {**told["baselines"], "tfidf": left_out}
@@ -141,7 +141,7 @@ def test_a_report_of_many_labels_has_bounded_tables_and_no_matrix(tmp_path: Path
     run.write_metrics(told)
     lines = [{"id": n, "text": "x", "gold": names[n], "label": names[n % 50], "probabilities": {names[n % 50]: 0.5}}
              for n in range(400)]  # fmt: skip
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         run.write_predictions(split, lines)
     with within(300):
         page = write_report(run).read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def test_a_run_on_many_labels_reports_what_it_left_out(here: Path, hftune: Hftun
                                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(baselines, "MOST_WORK", 1000)
     Path("data").mkdir()
-    for split, count in (("train", 120), ("dev", 60), ("test", 60)):
+    for split, count in (("train", 120), ("validation", 60), ("test", 60)):
         rows = [(f"label {number % 60}", f"{split} text {number % 60}") for number in range(count)]
         write_csv(Path("data") / f"{split}.csv", rows, ("label", "text"))
     code, out, err = hftune("classify", "--data", "data", "--output", "run", *QUICK)
@@ -166,7 +166,7 @@ def test_a_run_on_many_labels_reports_what_it_left_out(here: Path, hftune: Hftun
     assert f"bag of words: {reason}" in out
     found = read_json(Path("run/metrics.json"))["baselines"]
     assert (
-        found["tfidf"] == {"dev": {"note": reason}, "test": {"note": reason}} and "accuracy" in found["majority"]["dev"]
+        found["tfidf"] == {"validation": {"note": reason}, "test": {"note": reason}} and "accuracy" in found["majority"]["validation"]
     )
     assert reason in Path("run/report.html").read_text(encoding="utf-8")
     code, out, err = hftune("baseline", "--data", "data")
@@ -179,7 +179,7 @@ def test_baselines_can_be_switched_off(here: Path, hftune: Hftune) -> None:
     asked: list[str] = []
     task = SimpleNamespace(baselines=lambda data, splits: asked.extend(splits) or {"majority": {}})
     on, off = load_recipe(None, {}), load_recipe(None, {"task.baselines": False})
-    assert scored_baselines(task, on, None, ["dev"]) == {"majority": {}} and asked == ["dev"]  # type: ignore[arg-type]
-    assert scored_baselines(task, off, None, ["dev"]) == {} and asked == ["dev"]  # type: ignore[arg-type]
+    assert scored_baselines(task, on, None, ["validation"]) == {"majority": {}} and asked == ["validation"]  # type: ignore[arg-type]
+    assert scored_baselines(task, off, None, ["validation"]) == {} and asked == ["validation"]  # type: ignore[arg-type]
     code, _, err = hftune("baseline", "--data", "reviews", "--set", "task.baselines=false")
     assert code == 2 and "task.baselines is false" in err

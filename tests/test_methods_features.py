@@ -30,13 +30,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def inputs(seed: int = 1) -> TrainingInputs:
-    train, dev = rows(9, seed), rows(5, 2)
+    train, validation = rows(9, seed), rows(5, 2)
     return TrainingInputs(
         train=train,
-        dev=dev,
+        validation=validation,
         collator=collate,
         train_lengths=[len(row["input_ids"]) for row in train],
-        dev_lengths=[len(row["input_ids"]) for row in dev],
+        validation_lengths=[len(row["input_ids"]) for row in validation],
         compute_metrics=accuracy,
         loss=None,
         select_by="accuracy",
@@ -109,7 +109,7 @@ def test_features_are_kept_and_found_again(cache: Path) -> None:
 def test_other_weights_or_rows_make_other_features() -> None:
     run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
     run(methods.apply(model("bert"), HeadMethod(), ()), inputs(seed=5))
-    assert len(list(cache_folder("features").iterdir())) == 3  # dev is the same
+    assert len(list(cache_folder("features").iterdir())) == 3  # validation is the same
     other = model("bert")
     with torch.no_grad():
         other.bert.embeddings.word_embeddings.weight[9, 0] += 1e-3

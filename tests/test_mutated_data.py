@@ -78,12 +78,12 @@ def labeled(path: Path) -> None:
 
 
 def text(path: Path) -> None:
-    corpus = load_corpus(CorpusData(name=str(path), dev_share=0.2))
+    corpus = load_corpus(CorpusData(name=str(path), validation_size=0.2))
     assert all(isinstance(one, str) and one.strip() for part in corpus.named.values() for one in part)
 
 
 def stream(path: Path) -> None:
-    corpus = stream_corpus(CorpusData(name=str(path), dev_share=0.2))
+    corpus = stream_corpus(CorpusData(name=str(path), validation_size=0.2))
     assert all(isinstance(one, str) for split in corpus.splits.values() for one in split.texts())
 
 
@@ -150,7 +150,7 @@ def test_files_of_predict_and_generate(changes: list[Edit], ending: str) -> None
 @examples(200)
 @given(
     names=st.lists(
-        st.sampled_from(["train", "dev", "test", "a", "..", "x y", "-", "\x1b", "é", "train-0", "_"]), max_size=4
+        st.sampled_from(["train", "validation", "test", "a", "..", "x y", "-", "\x1b", "é", "train-0", "_"]), max_size=4
     )
 )
 def test_folders(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:

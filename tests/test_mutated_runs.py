@@ -28,7 +28,7 @@ from hftune.runs.report import write_report
 
 HISTORY = [
     {"step": 1, "epoch": 0.5, "loss": 1.0, "seconds": 0.1},
-    {"step": 2, "epoch": 1.0, "split": "dev", "loss": 0.9},
+    {"step": 2, "epoch": 1.0, "split": "validation", "loss": 0.9},
 ]
 FILES = ("metrics.json", "predictions/dev.jsonl", "history.jsonl", "environment.json", "recipe.yaml", "hub.json")
 MODEL = ("hftune.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")

@@ -173,7 +173,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus, questions, and a run that has read the corpus in pieces."""
     place = tmp_path_factory.mktemp("pieces")
     (place / "wiki.txt").write_text("\n".join(TEXTS) + "\n")
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         (place / f"{split}.tsv").write_text(rows(list(BORN)))
     train(recipe("span", place / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}), place / "read")
     return place
@@ -181,14 +181,14 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
     metrics = json.loads((read / "read" / "metrics.json").read_text())
-    dev = metrics["splits"]["dev"]
+    validation = metrics["splits"]["validation"]
     task = TASKS["span"](recipe("span", read / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}))
     data = task.load_data()
     inputs = task.prepare(data, task.load_tokenizer(data))
-    predicted = sum(inputs.dev_lengths) - len(inputs.dev_lengths)
-    characters = sum(inputs.dev.characters)  # type: ignore[attr-defined]
+    predicted = sum(inputs.validation_lengths) - len(inputs.validation_lengths)
+    characters = sum(inputs.validation.characters)  # type: ignore[attr-defined]
     assert characters > predicted
-    assert dev["bits_per_character"] == pytest.approx(dev["loss"] * predicted / characters / math.log(2), rel=1e-4)
+    assert validation["bits_per_character"] == pytest.approx(validation["loss"] * predicted / characters / math.log(2), rel=1e-4)
     for row in (json.loads(line) for line in (read / "read" / "predictions" / "dev.jsonl").read_text().splitlines()):
         prefix, _, suffix = row["text"].partition(MASK)
         # Only a hole at the very beginning has the blank that is put before every text.
@@ -206,8 +206,8 @@ def test_answers_are_learned_in_pieces(read: Path) -> None:
     settings = {"model.name": str(read / "read"), "train.epochs": 40, "train.eval_steps": 80}
     result = train(recipe("answer", read, **settings), read / "asked")
     # Six answers are soon known by heart; one may be missed where rounding leads training elsewhere.
-    assert result.metrics["splits"]["dev"]["exact_match"] > 0.8
-    rows = result.run.read_predictions("dev")
+    assert result.metrics["splits"]["validation"]["exact_match"] > 0.8
+    rows = result.run.read_predictions("validation")
     assert all(row["seen_in_pretraining"] and row["seen_in_finetuning"] for row in rows)
     (asked,) = predict(result.run.path, [rows[0]["text"]])
     assert asked.label == rows[0]["label"], "the command line answers as scoring did"
@@ -251,10 +251,10 @@ def test_other_text_is_counted_in_the_vocabulary_of_the_run(read: Path, tmp_path
     task = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
     data = task.load_data()
     again = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
-    again.evaluate(read / "read" / "model", data, ["dev"], Silent())
+    again.evaluate(read / "read" / "model", data, ["validation"], Silent())
     own = AutoTokenizer.from_pretrained(read / "read" / "model").get_vocab()
     assert again.load_tokenizer(data).get_vocab() == own != task.load_tokenizer(data).get_vocab()
-    assert again.baselines(data, ["dev"]) != task.baselines(data, ["dev"])
+    assert again.baselines(data, ["validation"]) != task.baselines(data, ["validation"])
 
 
 def test_a_document_of_one_token_is_refused(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ def folder(path: Path, **files: str) -> QuestionData:
 
 def test_embedded_births() -> None:
     data = load_questions(QuestionData())
-    assert {name: len(rows) for name, rows in data.named.items()} == {"train": 160, "dev": 100, "test": 80}
+    assert {name: len(rows) for name, rows in data.named.items()} == {"train": 160, "validation": 100, "test": 80}
     assert data.test is not None and data.test.answers is None
     assert data.notes == ("test has no answers: it gets predictions and no scores",)
     assert data.corpus is not None and data.corpus.name == "wiki.txt"
     template = question_template(data.train.questions)
     assert template == "Where was {} born?"
     names = {split: {name_in(question, template) for question in rows.questions} for split, rows in data.named.items()}
-    assert not names["train"] & names["dev"] and None not in names["test"]
+    assert not names["train"] & names["validation"] and None not in names["test"]
     read = names_in_text(names["test"], data.corpus.read_text(encoding="utf-8").splitlines())
     assert len(read) == 60, "twenty of the test people are nowhere"
 
@@ -57,10 +57,10 @@ def test_files_of_the_course(tmp_path: Path) -> None:
         birth_test_inputs="Where was E born?\nWhere was F born?\n",
     )
     data = load_questions(section)
-    assert data.train.known == ("Rome", "Oslo") and data.dev.questions == ("Where was A B born?",)
-    assert data.dev.lines == (2,), "the header is no row"
-    assert "1 of the 1 dev questions are asked in train as well" in data.notes
-    assert load_question_split(section, None)[0] == "dev", "test has no answers to score"
+    assert data.train.known == ("Rome", "Oslo") and data.validation.questions == ("Where was A B born?",)
+    assert data.validation.lines == (2,), "the header is no row"
+    assert "1 of the 1 validation questions are asked in train as well" in data.notes
+    assert load_question_split(section, None)[0] == "validation", "test has no answers to score"
     assert load_question_split(section, "test")[1].answers is None
     with pytest.raises(HftuneError, match="no all split"):
         load_question_split(section, "all")
@@ -69,7 +69,7 @@ def test_files_of_the_course(tmp_path: Path) -> None:
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     text = "Where was A\u2028B born?\tRome\nWhere was C\x85 born?\tOslo\nno tab\n"
     with pytest.raises(HftuneError, match="line 3: expected question<TAB>answer"):
-        load_questions(folder(tmp_path, train=text, dev="a?\tb\n"))
+        load_questions(folder(tmp_path, train=text, validation="a?\tb\n"))
 
 
 @pytest.mark.parametrize("template", ["Where was X born?", "{} and {}"])
@@ -111,12 +111,12 @@ def test_fresh_weights_are_trained_as_such(monkeypatch: pytest.MonkeyPatch, mode
 
 def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:
     section = folder(tmp_path, rows="".join(f"Where was {name} born?\tRome\n" for name in "ABCDEFGHIJ"))
-    section = section.model_copy(update={"name": str(tmp_path / "rows.tsv"), "dev_share": 0.3})
+    section = section.model_copy(update={"name": str(tmp_path / "rows.tsv"), "validation_size": 0.3})
     data = load_questions(section)
-    assert (len(data.train), len(data.dev)) == (7, 3)
-    assert not set(data.train.questions) & set(data.dev.questions)
-    assert load_questions(section).dev == data.dev
-    assert load_questions(section.model_copy(update={"split_seed": 1})).dev != data.dev
+    assert (len(data.train), len(data.validation)) == (7, 3)
+    assert not set(data.train.questions) & set(data.validation.questions)
+    assert load_questions(section).validation == data.validation
+    assert load_questions(section.model_copy(update={"split_seed": 1})).validation != data.validation
     assert len(load_question_split(section, None)[1]) == 10
 
 
@@ -132,7 +132,7 @@ def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_without_a_tab(tmp_path: Path, line: str, looks: str) -> None:
-    section = folder(tmp_path, train=f"Where was A born?\tRome\n{line}\n", dev="Where was A born?\tRome\n")
+    section = folder(tmp_path, train=f"Where was A born?\tRome\n{line}\n", validation="Where was A born?\tRome\n")
     with pytest.raises(HftuneError, match=r"'train\.tsv', line 2: expected question<TAB>answer") as error:
         load_questions(section)
     assert looks in error.value.hint
@@ -152,19 +152,19 @@ def test_a_line_without_a_tab(tmp_path: Path, line: str, looks: str) -> None:
 )
 def test_other_bad_lines(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(HftuneError, match=message):
-        load_questions(folder(tmp_path, train=text, dev="a?\tb\n"))
+        load_questions(folder(tmp_path, train=text, validation="a?\tb\n"))
 
 
 def test_only_test_may_lack_answers(tmp_path: Path) -> None:
-    for split in ("train", "dev"):
-        files = {"train": "a?\tb\n", "dev": "a?\tb\n", split: "a?\nb?\tc\n"}
+    for split in ("train", "validation"):
+        files = {"train": "a?\tb\n", "validation": "a?\tb\n", split: "a?\nb?\tc\n"}
         with pytest.raises(HftuneError, match=rf"'{split}\.tsv', line 1: expected question<TAB>answer"):
             load_questions(folder(tmp_path, **files))
 
 
 def test_answers_in_some_lines_of_test_only(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="line 2: has a tab, but"):
-        load_questions(folder(tmp_path, train="a?\tb\n", dev="a?\tb\n", test="a?\nb?\tc\n"))
+        load_questions(folder(tmp_path, train="a?\tb\n", validation="a?\tb\n", test="a?\nb?\tc\n"))
 
 
 def test_templates() -> None:

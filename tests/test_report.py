@@ -145,7 +145,7 @@ def test_mistakes_are_those_of_dev_surest_first(run: RunDir) -> None:
     wrong = [row for row in predictions(1) if row["gold"] != row["label"]]
     wrong.sort(key=lambda row: -row["probabilities"][row["label"]])
     assert re.findall(r"row (\d+)\n", page.text) == [str(row["id"]) for row in wrong[:12]]
-    assert f"{len(wrong)} of 500 rows of dev are answered wrongly" in page.text
+    assert f"{len(wrong)} of 500 rows of validation are answered wrongly" in page.text
     assert "Test mistakes are not shown" in page.text
 
 
@@ -196,8 +196,8 @@ def test_a_language_model_has_curves_and_samples(tmp_path: Path) -> None:
     run.write_metrics(
         {
             "task": "clm",
-            "splits": {"dev": {"loss": 1.204, "perplexity": 3.333}},
-            "baselines": {"unigram": {"dev": {"loss": 2.9}}},
+            "splits": {"validation": {"loss": 1.204, "perplexity": 3.333}},
+            "baselines": {"unigram": {"validation": {"loss": 2.9}}},
             "selection": {"metric": "loss", "step": 630, "score": 1.204},
             "samples": [{"prompt": "Once <b>", "text": " upon a time"}],
             "verified": True,
@@ -214,7 +214,7 @@ def test_a_language_model_has_curves_and_samples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [[2], [2, 3], [1, 2, 3, 4, 5, 6, 7], [100, 900]])
 def test_no_two_ticks_of_an_axis_read_alike(steps: list[int]) -> None:
-    figure = loss_curves([{"step": step, "split": "dev", "loss": 1 / step} for step in steps])
+    figure = loss_curves([{"step": step, "split": "validation", "loss": 1 / step} for step in steps])
     assert figure is not None
     (axes,) = figure.axes
     low, high = axes.get_xlim()
@@ -233,10 +233,10 @@ def test_answers_without_probabilities_show_in_their_order(tmp_path: Path) -> No
         }
         for number in range(6)
     ]
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         run.write_predictions(split, rows)
     metrics = run.read_metrics()
-    metrics["splits"] = {split: {"exact_match": 0.5} for split in ("dev", "test")}
+    metrics["splits"] = {split: {"exact_match": 0.5} for split in ("validation", "test")}
     metrics["selection"] = {"metric": "exact_match"}
     run.write_metrics(metrics)
     page = read(write_report(run, tmp_path / "page.html"))

@@ -62,7 +62,7 @@ def test_what_a_model_knows_fits_the_page(browser: Browser, tmp_path: Path, widt
     boxes = "[...document.querySelectorAll('#knowledge .tables .scroll')]"
     assert page.value(f"{boxes}.map(box => box.scrollWidth - box.clientWidth)") == [0, 0, 0], "no column is cut off"
     told = page.value("[...document.querySelectorAll('#knowledge summary')].map(one => one.textContent)")
-    assert [text.split(",")[0] for text in told][1:] == ["Every answer on dev", "Every answer on test"]
+    assert [text.split(",")[0] for text in told][1:] == ["Every answer on validation", "Every answer on test"]
     heads = page.value(f"{boxes}.map(box => [...box.querySelectorAll('thead th')].map(cell => cell.textContent))")
     assert heads[:2] == [
         ["pretraining", "fine-tuning", "asked", "right", "confidence"],

@@ -19,10 +19,10 @@ from hftune.runs.naming import default_path, free_name, safe
 
 METRICS = {
     "task": "classify",
-    "splits": {"dev": {"accuracy": 0.5, "per_class": {}}, "test": {"accuracy": 0.4}},
-    "baselines": {"majority": {"dev": {"accuracy": 0.2}}},
+    "splits": {"validation": {"accuracy": 0.5, "per_class": {}}, "test": {"accuracy": 0.4}},
+    "baselines": {"majority": {"validation": {"accuracy": 0.2}}},
     "speed": {"train_seconds": 10.0},
-    "data": {"fingerprints": {"train": "a", "dev": "b"}},
+    "data": {"fingerprints": {"train": "a", "validation": "b"}},
     "collapsed": None,
     "verified": True,
     "seed": 1,
@@ -121,12 +121,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     run.write_recipe(recipe)
     run.write_environment({"python": "3.11"})
     rows = [{"id": 0, "text": "naïve\u2028 ☕\n<b>", "gold": None, "label": "1", "probabilities": {"1": 1.0}}]
-    run.write_predictions("dev", rows)
+    run.write_predictions("validation", rows)
     assert run.read_recipe() == recipe
     assert run.read_environment() == {"python": "3.11"}
-    assert run.read_predictions("dev") == rows
+    assert run.read_predictions("validation") == rows
     assert run.read_predictions("test") == [] and run.read_history() == []
-    assert run.predictions("dev") == tmp_path / "a" / "predictions" / "dev.jsonl"
+    assert run.predictions("validation") == tmp_path / "a" / "predictions" / "dev.jsonl"
 
 
 def test_default_path_is_safe_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,24 +149,24 @@ def test_safe_names_can_not_leave_their_folder(text: str) -> None:
 
 def test_groups_give_mean_and_sample_std(tmp_path: Path) -> None:
     for seed, score in ((10, 0.7), (2, 0.5), (1, 0.6)):
-        splits = {"dev": {"accuracy": score, "per_class": {"a": {}}}}
+        splits = {"validation": {"accuracy": score, "per_class": {"a": {}}}}
         finished(seed_path(tmp_path, seed), seed=seed, splits=splits, collapsed="one class" if seed == 2 else None)
     assert [run.name for run in seed_runs(tmp_path)] == [f"{tmp_path.name}/seed-{n}" for n in (1, 2, 10)]
     summary = write_group(tmp_path)
     assert summary == read_json(tmp_path / "group.json")
-    accuracy = summary["splits"]["dev"]["accuracy"]
+    accuracy = summary["splits"]["validation"]["accuracy"]
     assert accuracy["mean"] == pytest.approx(0.6) and accuracy["std"] == pytest.approx(0.1)
     assert accuracy["values"] == [0.6, 0.5, 0.7] and summary["seeds"] == [1, 2, 10]
     assert summary["collapsed"] == [2] and summary["verified"] is True
-    assert "per_class" not in summary["splits"]["dev"]
+    assert "per_class" not in summary["splits"]["validation"]
     assert summary["seconds"]["mean"] == 10.0
-    assert group_summary(seed_runs(tmp_path)[:1])["splits"]["dev"]["accuracy"]["std"] is None
+    assert group_summary(seed_runs(tmp_path)[:1])["splits"]["validation"]["accuracy"]["std"] is None
 
 
 def test_a_group_refuses_other_data_and_unfinished_runs(tmp_path: Path) -> None:
     first = finished(tmp_path / "seed-1")
-    other = finished(tmp_path / "seed-2", data={"fingerprints": {"train": "a", "dev": "c"}})
-    with pytest.raises(HftuneError, match="different data: dev differs"):
+    other = finished(tmp_path / "seed-2", data={"fingerprints": {"train": "a", "validation": "c"}})
+    with pytest.raises(HftuneError, match="different data: validation differs"):
         group_summary([first, other])
     unfinished = RunDir.create(tmp_path / "seed-3")
     unfinished.write_recipe(Recipe())

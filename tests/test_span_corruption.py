@@ -212,13 +212,13 @@ class Writing(Silent):
 def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpus_file: Path, tmp_path: Path) -> None:
     wanted = recipe(corpus_file, **{"train.epochs": 25, "train.eval_steps": 60})
     result = train(wanted, tmp_path / "run")
-    dev = result.metrics["splits"]["dev"]
-    assert dev["loss"] == pytest.approx(result.metrics["selection"]["score"], rel=1e-5), (
+    validation = result.metrics["splits"]["validation"]
+    assert validation["loss"] == pytest.approx(result.metrics["selection"]["score"], rel=1e-5), (
         "one loss, in training and after"
     )
-    assert dev["loss"] < result.metrics["baselines"]["bigram"]["dev"]["loss"]
-    assert result.metrics["baselines"]["bigram"]["dev"]["loss"] < result.metrics["baselines"]["unigram"]["dev"]["loss"]
-    rows = result.run.read_predictions("dev")
+    assert validation["loss"] < result.metrics["baselines"]["bigram"]["validation"]["loss"]
+    assert result.metrics["baselines"]["bigram"]["validation"]["loss"] < result.metrics["baselines"]["unigram"]["validation"]["loss"]
+    rows = result.run.read_predictions("validation")
     assert len(rows) == len(CORPUS)
     for row in rows:
         prefix, _, suffix = row["text"].partition(MASK)
@@ -248,11 +248,11 @@ def test_exact_matches_are_what_is_written_in_batches(tmp_path: Path) -> None:
     writes_one_space(job.trainer.model, job.tokenizer)
     job.task.save(job.trainer.model, job.tokenizer, job.data, tmp_path / "model")
     writing = Writing()
-    found = job.task.evaluate(tmp_path / "model", job.data, ["dev"], writing)
-    rows = found.predictions["dev"]
+    found = job.task.evaluate(tmp_path / "model", job.data, ["validation"], writing)
+    rows = found.predictions["validation"]
     assert {row["label"] for row in rows} == {" "} and {"  ", "o"} <= {row["gold"] for row in rows}
     right = np.mean([row["gold"] == " " for row in rows])
-    assert 0 < right < 1 and found.splits["dev"]["span_exact_match"] == pytest.approx(right), "one space is not two"
+    assert 0 < right < 1 and found.splits["validation"]["span_exact_match"] == pytest.approx(right), "one space is not two"
     assert writing.done[-1] == 30 and np.diff([0, *writing.done]).max() <= 7
 
 
@@ -262,8 +262,8 @@ def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path
         task = TASKS["span"](recipe(corpus_file, **{"train.seed": seed}))
         data = task.load_data()
         inputs = task.prepare(data, task.load_tokenizer(data))
-        assert isinstance(inputs.dev, FixedRows)
-        made.append(([row.tolist() for row in inputs.dev.rows], inputs.train[0, 3]["input_ids"].tolist()))
+        assert isinstance(inputs.validation, FixedRows)
+        made.append(([row.tolist() for row in inputs.validation.rows], inputs.train[0, 3]["input_ids"].tolist()))
     assert made[0][0] == made[1][0]
     assert made[0][1] != made[1][1]
 
@@ -273,7 +273,7 @@ def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path
     [
         ({"model.name": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, "predicts the next token"),
         ({"method.kind": "lora"}, "pretraining moves every weight"),
-        ({"task.select_by": "f1"}, "not among the dev scores"),
+        ({"task.select_by": "f1"}, "not among the validation scores"),
     ],
 )
 def test_requests_that_can_not_be_carried_out(
@@ -290,7 +290,7 @@ def test_characters_that_are_not_learned_are_said(
     (tmp_path / "train.txt").write_text(corpus_file.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "valid.txt").write_text("Zoë lives in Rome .\n", encoding="utf-8")
     assemble(recipe(tmp_path), RunDir(tmp_path / "run"), Silent())
-    assert "dev: 1 of 19 characters are unknown to the tokenizer: 'ë' (U+00EB) × 1" in caplog.text
+    assert "validation: 1 of 19 characters are unknown to the tokenizer: 'ë' (U+00EB) × 1" in caplog.text
     build_char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
     with pytest.raises(HftuneError, match="characters are unknown to the tokenizer"):
         assemble(recipe(corpus_file, **{"model.tokenizer": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent())
@@ -328,10 +328,10 @@ def test_text_that_is_never_seen_is_said(tmp_path: Path, vocabulary: str) -> Non
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
     section = recipe(corpus_file).data
     corpus = load_corpus(section)
-    assert corpus.dev_is_train and set(corpus.train) == set(CORPUS) and set(corpus.dev) <= set(CORPUS)
-    apart = load_corpus(section.model_copy(update={"dev_share": 0.25}))
-    assert not apart.dev_is_train and not set(apart.train) & set(apart.dev)
-    assert len(apart.dev) == len(CORPUS) // 4 and set(apart.train) | set(apart.dev) == set(CORPUS)
+    assert corpus.validation_is_train and set(corpus.train) == set(CORPUS) and set(corpus.validation) <= set(CORPUS)
+    apart = load_corpus(section.model_copy(update={"validation_size": 0.25}))
+    assert not apart.validation_is_train and not set(apart.train) & set(apart.validation)
+    assert len(apart.validation) == len(CORPUS) // 4 and set(apart.train) | set(apart.validation) == set(CORPUS)
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Recipe:

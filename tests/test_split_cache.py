@@ -82,7 +82,7 @@ def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch:
     assert told(data.load(asked(folder, max_length=7, truncate="first"))) == first  # rows are not cut here
 
 
-@pytest.mark.parametrize("change", [{"labels": 10}, {"split_seed": 3}, {"dev_share": 0.3}, {"pair_column": "none"}])
+@pytest.mark.parametrize("change", [{"labels": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"pair_column": "none"}])
 def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[str, Any]) -> None:
     first = data.load(asked(folder))
     second = data.load(asked(folder, **change))
@@ -94,7 +94,7 @@ def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[s
 def test_subsets_share_the_files_of_what_they_have_in_common(folder: Path, cache: Path) -> None:
     data.load(asked(folder))
     data.load(asked(folder, labels=10))
-    assert len(kept_in(cache, "arrow")) == 4  # two trains, one dev, one test
+    assert len(kept_in(cache, "arrow")) == 4  # two trains, one validation, one test
 
 
 def test_a_changed_file_is_read(folder: Path, cache: Path) -> None:
@@ -174,7 +174,7 @@ def without_rows(whole: bytes) -> bytes:
     [
         ("json", lambda whole: b"x"),
         ("json", lambda whole: b"{}"),
-        ("json", lambda whole: whole.replace(b'"dev"', b'"div"')),
+        ("json", lambda whole: whole.replace(b'"validation"', b'"div"')),
         ("json", lambda whole: b'{"files": []}'),
         ("arrow", lambda whole: b""),
         ("arrow", lambda whole: b"x"),
@@ -247,11 +247,11 @@ def test_a_note_on_this_folder_is_not_kept(here: Path, monkeypatch: pytest.Monke
 
 def test_the_fingerprint_is_that_of_every_row_with_its_length(tmp_path: Path) -> None:
     rows = [("good", "añejo"), ("bad", "b"), ("good", "c"), ("bad", "d")]
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         with (tmp_path / f"{split}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("label", "text"), *rows])
     stream = b""
     for part in ["2 False True", "bad", "good", *(cell for label, text in rows for cell in (text, "", label))]:
         stream += len(part.encode()).to_bytes(8, "little") + part.encode()
-    found = data.load(LabeledData(name=str(tmp_path), test_share=0)).fingerprints["train"]
+    found = data.load(LabeledData(name=str(tmp_path), test_size=0)).fingerprints["train"]
     assert found == hashlib.sha256(stream).hexdigest()

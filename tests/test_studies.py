@@ -48,10 +48,10 @@ class Planter:
             self.scored.append((order["setting"], order["seed"]))
             run = RunDir(path)
             recipe = run.read_recipe()
-            for file in (run.metrics, run.recipe, run.history, run.report, run.environment, run.predictions("dev")):
+            for file in (run.metrics, run.recipe, run.history, run.report, run.environment, run.predictions("validation")):
                 file.unlink()
-            run.predictions("dev").parent.rmdir()
-            plant_run(path, recipe, self.shares[order["setting"]], splits=("dev", "test"))
+            run.predictions("validation").parent.rmdir()
+            plant_run(path, recipe, self.shares[order["setting"]], splits=("validation", "test"))
             return {"state": "done", "seconds": 1.0}
         self.trained.append((order["setting"], order["seed"]))
         if order["setting"] in self.broken:
@@ -220,7 +220,7 @@ def test_test_can_be_scored_for_all(tmp_path: Path) -> None:
     assert hand.scored == []  # training scored it right away
     study = StudyDir(tmp_path / "s")
     assert all(
-        set(run.read_metrics()["splits"]) == {"dev", "test"} for one in study.settings() for run in study.runs(one)
+        set(run.read_metrics()["splits"]) == {"validation", "test"} for one in study.settings() for run in study.runs(one)
     )
 
 
@@ -441,9 +441,9 @@ def test_the_board_shows_every_run_and_counts(monkeypatch: pytest.MonkeyPatch) -
     orders = [{"action": "train", "path": f"p{seed}", "setting": "lr=1 \x1b[31m", "seed": seed} for seed in range(30)]
     for order in orders:
         board.expect(order)
-    board.news(orders[4], {"done": 50, "total": 1200, "facts": {"dev accuracy": 0.61234, "loss": 1.0}})
+    board.news(orders[4], {"done": 50, "total": 1200, "facts": {"validation accuracy": 0.61234, "loss": 1.0}})
     board.news(orders[5], {"stage": "verifying"})
-    board.done(orders[0], {"state": "done", "seconds": 60.0, "splits": {"dev": {"accuracy": 0.7}}})
+    board.done(orders[0], {"state": "done", "seconds": 60.0, "splits": {"validation": {"accuracy": 0.7}}})
     board.done(orders[1], {"state": "failed", "reason": "nan", "hint": ""})
     console = Console(width=120, height=24, record=True, file=io.StringIO())
     console.print(board._drawn())
@@ -517,14 +517,14 @@ def test_history_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     rows = NewRows(path)
     assert rows.read() == []
-    lines = [{"step": 1, "loss": 1.0}, {"step": 2, "split": "dev", "accuracy": 0.5}, {"step": 4, "split": "dev"}]
+    lines = [{"step": 1, "loss": 1.0}, {"step": 2, "split": "validation", "accuracy": 0.5}, {"step": 4, "split": "validation"}]
     written = "".join(json.dumps(line) + "\n" for line in lines)
     path.write_text(written[:-5])
     first = rows.read()
     assert first == lines[:2]
     assert rows.evaluations(first, "accuracy") == [{"number": 1, "score": 0.5}]
     with path.open("a") as file:
-        file.write(written[-5:] + json.dumps({"step": 6, "split": "dev", "accuracy": 0.7}) + "\n")
+        file.write(written[-5:] + json.dumps({"step": 6, "split": "validation", "accuracy": 0.7}) + "\n")
     second = rows.read()
     assert [row["step"] for row in second] == [4, 6]
     assert rows.evaluations(second, "accuracy") == [{"number": 2, "score": 0.7}]

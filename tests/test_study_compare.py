@@ -45,20 +45,20 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
 
 def test_a_planted_gap_is_found_and_a_planted_tie_is_not(study: StudyDir) -> None:
     compared = compare_study(study)
-    assert (compared.split, compared.metric) == ("dev", "accuracy")
+    assert (compared.split, compared.metric) == ("validation", "accuracy")
     assert [row.name for row in compared.rows] == [GOOD, SAME, BAD]
     assert [row.selected for row in compared.rows] == [True, False, False]
     first = compared.rows[0]
     runs = study.runs(study.settings()[0])
-    assert first.by_seed["dev"] == pytest.approx([run.read_metrics()["splits"]["dev"]["accuracy"] for run in runs])
-    assert first.scores["dev"].mean == pytest.approx(sum(first.by_seed["dev"]) / 3)
-    assert first.scores["dev"].low < first.scores["dev"].mean < first.scores["dev"].high
+    assert first.by_seed["validation"] == pytest.approx([run.read_metrics()["splits"]["validation"]["accuracy"] for run in runs])
+    assert first.scores["validation"].mean == pytest.approx(sum(first.by_seed["validation"]) / 3)
+    assert first.scores["validation"].low < first.scores["validation"].mean < first.scores["validation"].high
     assert first.seconds == pytest.approx(12.0) and first.trainable == 1000
     words = {(pair.first, pair.second): pair.words for pair in compared.pairs}
     assert words[BAD, GOOD].endswith(f"{GOOD} is better, with 3 seeds")
     assert "not distinguishable with 3 seeds" in words[SAME, GOOD]
     assert len(words) == 3
-    assert compared.baselines == {"majority": {"dev": 0.5, "test": 0.5}, "tfidf": {"dev": 0.66, "test": 0.66}}
+    assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}, "tfidf": {"validation": 0.66, "test": 0.66}}
 
 
 def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> 
 
 def test_what_dev_selected_and_where_test_was_scored_is_said(study: StudyDir, tested: StudyDir) -> None:
     compared = compare_study(study)
-    assert [sorted(row.scores) for row in compared.rows] == [["dev", "test"], ["dev"], ["dev"]]
+    assert [sorted(row.scores) for row in compared.rows] == [["validation", "test"], ["validation"], ["validation"]]
     notes = " | ".join(compared.notes)
-    assert f"{GOOD} was selected by its mean dev accuracy" in notes
+    assert f"{GOOD} was selected by its mean validation accuracy" in notes
     assert f"test was scored for {GOOD} only" in notes
-    assert "compared on dev" in notes
+    assert "compared on validation" in notes
     everything = compare_study(tested)
     assert everything.split == "test"
     assert "test was scored for all settings" in " | ".join(everything.notes)
-    assert not any("compared on dev" in note for note in everything.notes)
+    assert not any("compared on validation" in note for note in everything.notes)
 
 
 def test_settings_that_are_level_on_dev_are_named(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_settings_that_are_level_on_dev_are_named(tmp_path: Path) -> None:
 def test_by_loss_lower_is_better(study: StudyDir) -> None:
     compared = compare_study(study, metric="loss")
     assert [row.name for row in compared.rows] == [GOOD, SAME, BAD]
-    means = [row.scores["dev"].mean for row in compared.rows]
+    means = [row.scores["validation"].mean for row in compared.rows]
     assert means == sorted(means)
     worst = compared.pairs[1]
     assert (worst.first, worst.second) == (BAD, GOOD)
@@ -141,11 +141,11 @@ def test_what_can_not_be_compared_is_refused(study: StudyDir, tmp_path: Path) ->
         compare_study(study, metric="f1_macro")
     one = plant_run(tmp_path / "one", load_recipe(None, {LR: 1.0}), 0.7)
     metrics = one.read_metrics()
-    data = {**metrics["data"], "fingerprints": {"train": "aa", "dev": "bb", "test": "other"}}
+    data = {**metrics["data"], "fingerprints": {"train": "aa", "validation": "bb", "test": "other"}}
     plant_run(tmp_path / "two", load_recipe(None, {LR: 2.0}), 0.7, data=data)
     with pytest.raises(HftuneError, match=r"the test rows of .*one and .*two are not the same"):
         compare_systems(collect([tmp_path / "one", tmp_path / "two"]))
-    assert compare_systems(collect([tmp_path / "one", tmp_path / "two"]), "dev").pairs
+    assert compare_systems(collect([tmp_path / "one", tmp_path / "two"]), "validation").pairs
     plant_run(tmp_path / "twin", load_recipe(None, {LR: 1.0}), 0.7)
     with pytest.raises(HftuneError, match="same recipe with the same seed"):
         collect([tmp_path / "one", tmp_path / "twin"])
@@ -166,7 +166,7 @@ def test_hostile_names_stay_text_in_csv_and_markdown(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(compared))))
     assert {row["setting"] for row in rows} == {"'=HYPERLINK(1)", "'+1", "'@x", "'-2", "a|b\nc", SCRIPT}
     assert {row["who"] for row in rows} == {row["setting"] for row in rows}
-    assert float(rows[0]["dev_mean"]) == compared.rows[0].scores["dev"].mean
+    assert float(rows[0]["dev_mean"]) == compared.rows[0].scores["validation"].mean
     text = markdown_text(compared)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table}) == 1 and len(table) == 2 + 6 + 2

@@ -109,7 +109,7 @@ def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Pat
 
 def order_for(path: Path, data: str, **changes: Any) -> dict[str, Any]:
     recipe = load_recipe(None, {**QUICK, "data.name": data, "train.learning_rate": 1e-3, **changes})
-    return {"action": "train", "path": str(path), "score": ["dev"], "recipe": recipe_yaml(recipe), "watch": None}
+    return {"action": "train", "path": str(path), "score": ["validation"], "recipe": recipe_yaml(recipe), "watch": None}
 
 
 def test_a_run_can_be_pruned_then_finished_then_scored_on_test(tmp_path: Path, data: str) -> None:
@@ -123,28 +123,28 @@ def test_a_run_can_be_pruned_then_finished_then_scored_on_test(tmp_path: Path, d
     assert run_order(order, stop_at_the_second)["state"] == "pruned"
     run = RunDir(tmp_path / "run")
     evaluations = [news["evaluation"] for news in told if "evaluation" in news]
-    scores = [row["accuracy"] for row in run.read_history() if row.get("split") == "dev"]
+    scores = [row["accuracy"] for row in run.read_history() if row.get("split") == "validation"]
     assert evaluations == [{"number": 1, "score": scores[0]}, {"number": 2, "score": scores[1]}]
     assert not run.complete and len(scores) == 2
 
     heard: list[Mapping[str, Any]] = []
     outcome = run_order(order, lambda news: heard.append(news) is None)
-    assert outcome["state"] == "done" and set(outcome["splits"]) == {"dev"}
+    assert outcome["state"] == "done" and set(outcome["splits"]) == {"validation"}
     numbers = [news["evaluation"]["number"] for news in heard if "evaluation" in news]
     assert numbers == [1, 2, 3]  # what it had done before is told again, with the same numbers
     assert any(news.get("total") == 6 for news in heard) and any("stage" in news for news in heard)
 
-    dev = run.read_metrics()["splits"]["dev"]
-    outcome = run_order({"action": "score", "path": str(run.path), "score": ["dev", "test"]})
+    validation = run.read_metrics()["splits"]["validation"]
+    outcome = run_order({"action": "score", "path": str(run.path), "score": ["validation", "test"]})
     assert outcome["state"] == "done"
     metrics = run.read_metrics()
-    assert metrics["splits"]["dev"] == dev and "accuracy" in metrics["splits"]["test"]
-    assert set(metrics["baselines"]["majority"]) == {"dev", "test"}
+    assert metrics["splits"]["validation"] == validation and "accuracy" in metrics["splits"]["test"]
+    assert set(metrics["baselines"]["majority"]) == {"validation", "test"}
     predictions = run.read_predictions("test")
     right = sum(row["gold"] == row["label"] for row in predictions) / len(predictions)
     assert metrics["splits"]["test"]["accuracy"] == pytest.approx(right)
     changed = run.metrics.stat().st_mtime_ns
-    rescore(run, ["dev", "test"])
+    rescore(run, ["validation", "test"])
     assert run.metrics.stat().st_mtime_ns == changed  # nothing was missing
     assert (Path(data) / "test.csv").is_file()
 
@@ -173,7 +173,7 @@ def test_a_study_as_cluster_jobs(tmp_path: Path, data: str, monkeypatch: pytest.
     (failure,) = outcome.failures
     assert failure["setting"] == "labels=1000000" and "1,000,000" in failure["reason"].replace("1000000", "1,000,000")
     run = outcome.study.run(outcome.selection.setting, 1)
-    assert run.complete and set(run.read_metrics()["splits"]) == {"dev", "test"}
+    assert run.complete and set(run.read_metrics()["splits"]) == {"validation", "test"}
     assert len(list((tmp_path / "s" / "logs" / "jobs").glob("*_result.pkl"))) == 2
 
 
@@ -203,7 +203,7 @@ def test_tensorboard_writes_below_the_run(tmp_path: Path, data: str, monkeypatch
     read = EventAccumulator(str(events[0].parent))
     read.Reload()
     logged = {event.step: event.value for event in read.Scalars("eval/accuracy")}
-    evaluations = {row["step"]: row["accuracy"] for row in result.run.read_history() if row.get("split") == "dev"}
+    evaluations = {row["step"]: row["accuracy"] for row in result.run.read_history() if row.get("split") == "validation"}
     assert logged == pytest.approx(evaluations)
 
 

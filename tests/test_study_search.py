@@ -53,7 +53,7 @@ class Trainer:
                     self.pruned.append(order["setting"])
                     return {"state": "pruned"}
         self.trained.append((order["setting"], order["seed"]))
-        plant_run(Path(order["path"]), recipe, share, splits=("dev", "test"))
+        plant_run(Path(order["path"]), recipe, share, splits=("validation", "test"))
         return {"state": "done"}
 
     def stop(self) -> None: ...

@@ -147,7 +147,7 @@ def bag_of_words(name: str) -> dict[str, Any]:
     """Baselines that were fitted on as many rows as the setting has."""
     score = 0.55 if "labels=50 " in name else 0.66
     both = {"majority": 0.5, "tfidf": score}
-    return {"baselines": {key: {"dev": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}}
+    return {"baselines": {key: {"validation": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}}
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
         found = [score.mean for score in scores if score is not None]
         assert found == [means[f"labels=50 {name}"], means[f"labels=200 {name}"]]
     assert cross.baselines == (("majority label", (0.5, 0.5)), ("bag of words", (0.55, 0.66)))
-    assert compared.baselines == {"majority": {"dev": 0.5, "test": 0.5}}, "the other one depends on the rows"
+    assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}}, "the other one depends on the rows"
     text = markdown_text(compared)
     assert "| labels | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
     parts = sections(compared, of_study(study), study)

@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(tmp_path: Path, word: str = "soup") -> Path:
     made = tmp_path / f"data-{word}"
     made.mkdir(exist_ok=True)
-    for split in ("train", "dev"):
+    for split in ("train", "validation"):
         rows = [("good" if row % 2 else "bad", f"the {word} was number {row} of {split}") for row in range(ROWS)]
         with (made / f"{split}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("label", "text"), *rows])
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, word: str = "soup") -> Path:
 
 
 def prepared(data: Path, **settings: Any) -> Any:
-    plain = {"model.name": "scratch:bert-tiny", "model.vocab_size": 300, "data.name": str(data), "data.test_share": 0}
+    plain = {"model.name": "scratch:bert-tiny", "model.vocab_size": 300, "data.name": str(data), "data.test_size": 0}
     recipe = load_recipe(None, {**plain, **settings})
     task = TASKS["classify"](recipe)
     rows = task.load_data()

@@ -193,21 +193,21 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     case = Case(tmp_path, {"epochs": 2, "log_steps": 4})
     fitted = fit(case.trainer(listener=hearing))
     train = [row for row in case.history if "split" not in row]
-    dev = [row for row in case.history if "split" in row]
+    validation = [row for row in case.history if "split" in row]
     assert [row["step"] for row in train] == [4, 8, 12, 16]
     assert all(set(row) == {"step", "epoch", "loss", "learning_rate", "grad_norm"} for row in train)
-    assert [(row["step"], row["epoch"], row["split"]) for row in dev] == [(8, 1.0, "dev"), (16, 2.0, "dev")]
-    assert all(set(row) == {"step", "epoch", "split", "loss", "accuracy"} for row in dev)
+    assert [(row["step"], row["epoch"], row["split"]) for row in validation] == [(8, 1.0, "validation"), (16, 2.0, "validation")]
+    assert all(set(row) == {"step", "epoch", "split", "loss", "accuracy"} for row in validation)
 
     assert hearing.heard[0][0] == "note" and hearing.heard[0][1].startswith("only 16 updates in all")
     assert hearing.heard[1] == ("begin", (16, "updates"))
     assert hearing.heard[-1] == ("end", None)
     done, facts = next(value for kind, value in reversed(hearing.heard) if kind == "advance")
     assert done == 16
-    assert facts["dev accuracy"] == dev[-1]["accuracy"]
+    assert facts["validation accuracy"] == validation[-1]["accuracy"]
     assert facts["loss"] == pytest.approx(train[-1]["loss"])
 
-    best = max(dev, key=lambda row: (row["accuracy"], -row["step"]))
+    best = max(validation, key=lambda row: (row["accuracy"], -row["step"]))
     assert fitted.selection() == {"metric": "accuracy", "step": best["step"], "score": best["accuracy"]}
     assert fitted.speed()["steps"] == 16
     assert fitted.examples_per_second >= 120 / fitted.seconds > 0

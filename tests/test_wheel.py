@@ -57,7 +57,7 @@ def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -
     command = ("classify", "--recipe", "classify/reviews", "--labels", "50", "--output", "run", *QUICK, "--json")
     metrics = json.loads(run(installed, "-P", "-m", "hftune", *command, cwd=tmp_path))
     assert metrics["verified"] is True
-    assert metrics["data"]["rows"] == {"train": 50, "dev": 500, "test": 500}
+    assert metrics["data"]["rows"] == {"train": 50, "validation": 500, "test": 500}
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 

@@ -38,7 +38,7 @@ def write_csv(path: Path, found: list[tuple[str, ...]], header: tuple[str, ...] 
 
 def csv_folder(folder: Path) -> Path:
     folder.mkdir()
-    for seed, split in enumerate(("train", "dev", "test")):
+    for seed, split in enumerate(("train", "validation", "test")):
         write_csv(folder / f"{split}.csv", list(rows(40 if split == "train" else 16, seed)), ("label", "text"))
     return folder
 
@@ -46,7 +46,7 @@ def csv_folder(folder: Path) -> Path:
 def stars_folder(folder: Path) -> Path:
     """Headerless ``label,text`` with stars and literal backslash-n, as yelp_small has it."""
     folder.mkdir()
-    for seed, split in enumerate(("train", "dev", "test")):
+    for seed, split in enumerate(("train", "validation", "test")):
         found = [(stars, text + r"\nnever again") for stars, text in rows(40, seed, ("1", "5"))]
         write_csv(folder / f"{split}.csv", list(found), None)
     return folder
@@ -67,7 +67,7 @@ def parquet_folder(folder: Path) -> Path:
 def pairs_folder(folder: Path) -> Path:
     """Premise and hypothesis as jsonl, with no test split: it is cut from train."""
     folder.mkdir()
-    for seed, split in enumerate(("train", "dev")):
+    for seed, split in enumerate(("train", "validation")):
         lines: list[dict[str, Any]] = [
             {"premise": text, "hypothesis": "all was well", "label": "entails" if label == "good" else "denies"}
             for label, text in rows(60, seed)

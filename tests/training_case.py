@@ -89,13 +89,13 @@ class Case:
         return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
     def trainer(self, model: torch.nn.Module | None = None, listener: Any = None) -> HftuneTrainer:
-        train, dev = rows(self.train_rows, 1), rows(21, 2)
+        train, validation = rows(self.train_rows, 1), rows(21, 2)
         inputs: dict[str, Any] = {
             "train": train,
-            "dev": dev,
+            "validation": validation,
             "collator": collate,
             "train_lengths": [len(row["input_ids"]) for row in train],
-            "dev_lengths": [len(row["input_ids"]) for row in dev],
+            "validation_lengths": [len(row["input_ids"]) for row in validation],
             "compute_metrics": accuracy,
             "loss": None,
             "select_by": "accuracy",

@@ -28,7 +28,7 @@ def classify_recipe(data: Path, scale: Scale, max_length: int, **settings: Any) 
             "model.name": f"scratch:{scale.encoder}",
             "data.name": str(data),
             "data.max_length": max_length,
-            "data.test_share": 0,
+            "data.test_size": 0,
             "train.epochs": 1,
             "train.device": "cpu",
             **settings,

@@ -27,13 +27,13 @@ STOCK = "Trainer, encoder frozen"
 def sides(folder: Path, scale: Scale) -> Mapping[str, Side]:
     """Rows as long as SST-5's under method head, and under Trainer with the encoder's weights frozen."""
     rows = scale.of(ROWS, least=40)
-    data = write_rows(folder / "rows", "sentences", train=rows, dev=scale.of(DEV, least=20))
+    data = write_rows(folder / "rows", "sentences", train=rows, validation=scale.of(DEV, least=20))
     recipe = load_recipe(
         None,
         {
             "model.name": f"scratch:{scale.encoder}",
             "data.name": str(data),
-            "data.test_share": 0,
+            "data.test_size": 0,
             "method.kind": "head",
             "train.epochs": EPOCHS,
             "train.device": "cpu",
@@ -54,7 +54,7 @@ def sides(folder: Path, scale: Scale) -> Mapping[str, Side]:
             folder,
             model=model,
             train_dataset=inputs.train,
-            eval_dataset=inputs.dev,
+            eval_dataset=inputs.validation,
             data_collator=inputs.collator,
         ).train()
 

@@ -43,11 +43,11 @@ def texts(kind: str, count: int, seed: int = 0) -> list[tuple[int, str]]:
     return [_of_length(written, length) for length in lengths]
 
 
-def write_rows(folder: Path, kind: str, *, train: int, dev: int = 64) -> Path:
-    """A folder that ``--data`` takes, with train and dev."""
+def write_rows(folder: Path, kind: str, *, train: int, validation: int = 64) -> Path:
+    """A folder that ``--data`` takes, with train and validation."""
     folder.mkdir(parents=True)
-    made = texts(kind, train + dev)
-    for split, rows in (("train", made[:train]), ("dev", made[train:])):
+    made = texts(kind, train + validation)
+    for split, rows in (("train", made[:train]), ("validation", made[train:])):
         with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("label", "text"), *rows])
     return folder

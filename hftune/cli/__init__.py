@@ -71,7 +71,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "baseline": Entry(
         "hftune.cli.baseline:baseline",
-        "Score simple systems on dev and test",
+        "Score simple systems on validation and test",
         USE,
     ),
     "compare": Entry(

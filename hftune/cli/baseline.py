@@ -52,7 +52,7 @@ def baseline(
     sets: options.Set = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score simple systems on dev and test: majority label and bag of words, an answer to questions, counts of text."""
+    """Score simple systems on validation and test: majority label and bag of words, an answer to questions, counts of text."""
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     if corpus is not None and answer is not None:
@@ -84,7 +84,7 @@ def baseline(
     task = TASKS[recipe.task.kind](recipe)
     rows = task.load_data()
     facts = task.describe(rows)
-    splits = [name for name in ("dev", "test") if name in facts.rows]
+    splits = [name for name in ("validation", "test") if name in facts.rows]
     baselines = task.baselines(rows, splits)
     if answer is not None:
         baselines |= constant_baseline(answer, rows, splits, f"always {answer}")

@@ -30,7 +30,7 @@ class _Line:
     seed: int
     state: str = "waiting"
     progress: str = ""
-    dev: str = ""
+    validation: str = ""
     warning: str = ""
     began: float = 0.0
     seconds: float = 0.0
@@ -72,8 +72,8 @@ class Board:
             total = f" of {message['total']:,}" if message["total"] else ""
             line.progress = f"{message['done']:,}{total}"
             for name, value in message["facts"].items():
-                if name.startswith("dev "):
-                    line.dev = f"{value:.4f}"
+                if name.startswith("validation "):
+                    line.validation = f"{value:.4f}"
         elif "warning" in message:
             note(f"WARNING: {line.setting} seed {line.seed}: {message['warning']}", style="bold yellow")
 
@@ -83,13 +83,13 @@ class Board:
         line.state = outcome["state"]
         line.seconds = outcome.get("seconds", 0.0)
         line.progress = outcome.get("reason", "")
-        scores = outcome.get("splits", {}).get("dev", {})
+        scores = outcome.get("splits", {}).get("validation", {})
         if "accuracy" in scores:
-            line.dev = f"{scores['accuracy']:.4f}"
+            line.validation = f"{scores['accuracy']:.4f}"
         if not self._drawing or line.state == "failed":
             what = "complete from before" if line.state == "ready" else line.state
             what = f"test {what}" if order["action"] == "score" else what
-            told = ", ".join(part for part in (what, line.dev and f"dev {line.dev}", line.progress) if part)
+            told = ", ".join(part for part in (what, line.validation and f"validation {line.validation}", line.progress) if part)
             over = sum(one.state in OVER for one in self._lines.values())
             text = f"[{over}/{len(self._lines)}] {line.setting} seed {line.seed}: {told} ({line.seconds:.0f} s)"
             note(text, style="red" if line.state == "failed" else "")
@@ -103,12 +103,12 @@ class Board:
 
     def _drawn(self) -> Group:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("setting", "seed", "state", "progress", "dev", "seconds"):
-            table.add_column(name, justify="right" if name in ("seed", "dev", "seconds") else "left", no_wrap=True)
+        for name in ("setting", "seed", "state", "progress", "validation", "seconds"):
+            table.add_column(name, justify="right" if name in ("seed", "validation", "seconds") else "left", no_wrap=True)
         lines = list(self._lines.values())
         for line in self._shown(lines):
             seconds = time.monotonic() - line.began if line.state == "running" else line.seconds
-            cells = (line.setting, str(line.seed), line.state, line.progress, line.dev, f"{seconds:.0f}")
+            cells = (line.setting, str(line.seed), line.state, line.progress, line.validation, f"{seconds:.0f}")
             style = STYLES.get(line.state, "")
             table.add_row(*(visible(cell) for cell in cells), style=style)
         return Group(table, Text(self._summary(lines), style="dim"))

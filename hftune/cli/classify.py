@@ -13,5 +13,5 @@ DEFAULT_RECIPE = "classify/reviews"
 
 @training_command()
 def classify(typed: Typed) -> None:
-    """Fine-tune a classifier on single texts or pairs: best checkpoint on dev, then test."""
+    """Fine-tune a classifier on single texts or pairs: best checkpoint on validation, then test."""
     typed.train(task="classify", default=DEFAULT_RECIPE)

@@ -1,7 +1,7 @@
 """``hftune compare``: which is better, and is that more than luck?
 
 hftune compare runs/full runs/prefix
-hftune compare runs/reviews-lr --split dev --format markdown
+hftune compare runs/reviews-lr --split validation --format markdown
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Paths = Annotated[
     list[Path], typer.Argument(metavar="RUN|GROUP|STUDY…", help="Runs, groups of seeds, or a study that sweep made.")
 ]
 Split = Annotated[
-    Literal["dev", "test"] | None,
-    typer.Option("--split", help="Where to compare; test where all were scored on it, else dev."),
+    Literal["validation", "test"] | None,
+    typer.Option("--split", help="Where to compare; test where all were scored on it, else validation."),
 ]
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="accuracy, or loss.")]
 Format = Annotated[

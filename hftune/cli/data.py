@@ -1,7 +1,7 @@
 """``hftune data``: which datasets there are, what is in one, what is wrong with it, and how the embedded ones are made.
 
 hftune data ls
-hftune data peek reviews --split dev --rows 3
+hftune data peek reviews --split validation --rows 3
 hftune data peek births --set task.spans=2
 hftune data peek wiki.txt --recipe pretrain/births-real
 hftune data check reviews --max-length 64
@@ -86,7 +86,7 @@ def list_datasets(as_json: Json = False) -> None:
 @app.command("peek")
 def peek(
     name: Name,
-    split: Annotated[str, typer.Option("--split", metavar="SPLIT", help="train, dev or test.")] = "train",
+    split: Annotated[str, typer.Option("--split", metavar="SPLIT", help="train, validation or test.")] = "train",
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="How many rows, from the first on.", min=1)] = 5,
     text_column: options.TextColumn = None,
     pair_column: options.PairColumn = None,

@@ -1,8 +1,8 @@
 """``hftune evaluate``: score any run again, on any data.
 
 hftune evaluate runs/a
-hftune evaluate runs/a --data other.csv --split dev --json
-hftune evaluate runs/births --data births --split dev
+hftune evaluate runs/a --data other.csv --split validation --json
+hftune evaluate runs/births --data births --split validation
 hftune evaluate runs/mnli --data nyu-mll/glue --set data.subset=ax --output predictions.jsonl
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Split = Annotated[
     str | None,
-    typer.Option("--split", metavar="NAME", help="train, dev or test; all for the rows of a single file."),
+    typer.Option("--split", metavar="NAME", help="train, validation or test; all for the rows of a single file."),
 ]
 Predictions = Annotated[
     Path | None,
@@ -37,7 +37,7 @@ Predictions = Annotated[
 ]
 DATA_SETTINGS = tuple(
     f"data.{key}"
-    for key in ("subset", "revision", "train", "dev", "test", "text_column", "pair_column", "label_column")
+    for key in ("subset", "revision", "train", "validation", "test", "text_column", "pair_column", "label_column")
 )
 """Settings of the data that scoring uses; the others decide how a model is trained."""
 DataSet = Annotated[

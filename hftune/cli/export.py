@@ -1,6 +1,6 @@
 """``hftune export``: a classifier in the form that other programs run, and what that costs in scores.
 
-hftune export runs/a --onnx                        # exports/a/model.onnx, scored beside the run on its dev split
+hftune export runs/a --onnx                        # exports/a/model.onnx, scored beside the run on its validation split
 hftune export runs/a --int8 --output small         # with 8-bit weights: about a quarter of the size
 hftune predict small "never disappointing"
 """
@@ -26,7 +26,7 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to; exports/NAME where not given.")
 ]
 Split = Annotated[
-    str | None, typer.Option("--split", metavar="NAME", help="What to compare on; dev of a run where not given.")
+    str | None, typer.Option("--split", metavar="NAME", help="What to compare on; validation of a run where not given.")
 ]
 
 
@@ -62,7 +62,7 @@ def export(
 
     quiet_libraries()
     settings = used_model(run, revision, trust_remote_code, trust_base_code)
-    request = Request(run, settings, data, split or ("dev" if data is None else None), columns)
+    request = Request(run, settings, data, split or ("validation" if data is None else None), columns)
     folder = output or Path("exports") / f"{_name(run)}{'-int8' if int8 else ''}"
     with Watcher() as listener:
         made = write(request, folder, int8=int8, listener=listener)

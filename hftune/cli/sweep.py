@@ -52,7 +52,7 @@ Output = Annotated[
 ]
 Test = Annotated[
     Literal["selected", "all"] | None,
-    typer.Option("--test", help="Score test for the setting that dev selects (the default), or for all."),
+    typer.Option("--test", help="Score test for the setting that validation selects (the default), or for all."),
 ]
 SearchFor = Annotated[
     int | None, typer.Option("--search", min=1, metavar="N", help="Draw N settings with Optuna, not the whole grid.")
@@ -116,7 +116,7 @@ def sweep(
         show_json(
             {
                 "study": str(folder),
-                "selected": {"setting": selected.setting.name, "metric": selected.metric, "dev": selected.mean},
+                "selected": {"setting": selected.setting.name, "metric": selected.metric, "validation": selected.mean},
                 "failures": outcome.failures,
                 **compared.as_dict(),
             }

@@ -82,7 +82,7 @@ def peek_questions(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
 
 
 def check_documents(recipe: Recipe, as_json: bool) -> None:
-    """Count documents and characters; find documents that stand twice, and those of dev and test that are in train."""
+    """Count documents and characters; find documents that stand twice, and those of validation and test that are in train."""
     from hftune.config.data import CorpusData
     from hftune.config.section import expect
     from hftune.data import load_texts
@@ -90,7 +90,7 @@ def check_documents(recipe: Recipe, as_json: bool) -> None:
     data = load_texts(expect(recipe.data, CorpusData))
     facts = {name: _counts(texts) for name, texts in data.named.items()}
     trained = set(data.train)
-    leaks = {} if data.dev_is_train else {"dev": sum(text in trained for text in data.dev)}
+    leaks = {} if data.validation_is_train else {"validation": sum(text in trained for text in data.validation)}
     if data.test is not None:
         leaks["test"] = sum(text in trained for text in data.test)
     if as_json:

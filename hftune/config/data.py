@@ -21,8 +21,8 @@ class SplitData(Section):
     """Branch, tag or commit of a Hub dataset."""
     train: str | None = None
     """File of the training split, where the names in the folder do not tell; or its name on the Hub."""
-    dev: str | None = None
-    """File of the dev split, or its name on the Hub."""
+    validation: str | None = None
+    """File of the validation split, or its name on the Hub."""
     test: str | None = None
     """File of the test split, or its name on the Hub."""
     split_seed: int = Field(default=0, ge=0)
@@ -47,9 +47,9 @@ class LabeledData(SplitData):
     """Which text of a pair gives way when both do not fit."""
     labels: int | None = Field(default=None, ge=1)
     """Train on this many labeled rows: stratified, seeded and nested (the 50 are inside the 500)."""
-    dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of train that becomes dev when there is no dev split."""
-    test_share: float = Field(default=0.1, ge=0.0, lt=1.0)
+    validation_size: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of train that becomes validation when there is no validation split."""
+    test_size: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of train that becomes test when there is no test split; 0 makes none."""
 
 
@@ -88,8 +88,8 @@ class CorpusData(SplitData):
     """Column of the text in jsonl, parquet and Hub data; found by its name where not given."""
     documents: Literal["lines", "paragraphs", "file", "labeled"] | None = None
     """What a document is: a line (the default), what stands between blank lines, the whole file, or a labeled text."""
-    dev_share: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Share of train held out as dev where there is no dev split; 0 draws dev from train; the task has a default."""
+    validation_size: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of train held out as validation where there is no validation split; 0 draws validation from train; the task has a default."""
 
 
 class QuestionData(Section):
@@ -100,16 +100,16 @@ class QuestionData(Section):
     """An embedded name, a folder of split files, or one file."""
     train: str | None = None
     """File of the training split, where the names in the folder do not tell."""
-    dev: str | None = None
-    """File of the dev split."""
+    validation: str | None = None
+    """File of the validation split."""
     test: str | None = None
     """File of the test split, which may have no answers."""
     corpus: str | None = None
     """Text that a fresh model's vocabulary is made of too; wiki.txt beside the questions where not given."""
     template: str | None = None
     """A question with {} where the name stands, to tell names that were seen; found from train where not given."""
-    dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of train that becomes dev when there is no dev split."""
+    validation_size: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of train that becomes validation when there is no validation split."""
     split_seed: int = Field(default=0, ge=0)
     """Seed of the splits that are made here; apart from train.seed, so that seeds share them."""
 

@@ -107,6 +107,6 @@ class Recipe(Section):
         # The model is frozen for its users; here it is still being made.
         if filled:
             object.__setattr__(self, "train", self.train.model_copy(update=filled))
-        if isinstance(self.data, CorpusData) and self.data.dev_share is None:
-            object.__setattr__(self, "data", self.data.model_copy(update={"dev_share": self.task.held_out}))
+        if isinstance(self.data, CorpusData) and self.data.validation_size is None:
+            object.__setattr__(self, "data", self.data.model_copy(update={"validation_size": self.task.held_out}))
         return self

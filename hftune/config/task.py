@@ -37,11 +37,11 @@ class Task(Section):
     default_model: ClassVar[str] = "scratch:bert-tiny"
     """The model where the recipe names none."""
     held_out: ClassVar[float] = 0.1
-    """Share of a corpus that is held out as dev where the recipe does not say."""
+    """Share of a corpus that is held out as validation where the recipe does not say."""
 
     kind: str
     select_by: str
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
     select_mode: Literal["auto", "max", "min"] = "auto"
     """Whether a higher (max) or a lower (min) value of select_by is better; auto knows the built-in ones."""
     baselines: bool = True
@@ -61,7 +61,7 @@ class ClassifyTask(Task):
 
     kind: Literal["classify"] = "classify"
     select_by: str = "accuracy"
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
     metrics: tuple[str, ...] = ()
     """Further metrics: built-in ones, the path of a script for ``evaluate.load``, or NAME@COMMIT on the Hub."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -81,7 +81,7 @@ class SpanTask(Task):
 
     kind: Literal["span"] = "span"
     select_by: str = "loss"
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
     shortest: int = Field(default=4, ge=4)
     """Fewest tokens (characters, or pieces: see model.vocabulary) to which a document is cut; a shorter one is taken
     whole."""
@@ -107,7 +107,7 @@ class ClmTask(Task):
 
     kind: Literal["clm"] = "clm"
     select_by: str = "loss"
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
     block_size: int | None = Field(default=None, ge=4)
     """Tokens of a block; all that the model has positions for, at most 1024, where not given."""
     stride: int | None = Field(default=None, ge=1)
@@ -127,7 +127,7 @@ class AnswerTask(Task):
 
     kind: Literal["answer"] = "answer"
     select_by: str = "exact_match"
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
 
 
 class MaskedText(Section):
@@ -172,7 +172,7 @@ class MlmTask(MaskedText, Task):
 
     kind: Literal["mlm"] = "mlm"
     select_by: str = "perplexity"
-    """The dev score by which the best checkpoint is chosen."""
+    """The validation score by which the best checkpoint is chosen."""
     max_length: int = Field(default=128, ge=3)
     """Tokens kept of each line, special tokens among them."""
     block_size: int | None = Field(default=None, ge=3)

@@ -48,7 +48,7 @@ class TrainSection(Section):
     eval_steps: int | None = Field(default=None, ge=1)
     """Evaluate and save every so many updates; once an epoch where not given."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop early after this many evaluations without a better dev score."""
+    """Stop early after this many evaluations without a better validation score."""
     log_steps: int = Field(default=10, ge=1)
     """Updates between two lines of history."""
     keep_checkpoints: int = Field(default=2, ge=1)

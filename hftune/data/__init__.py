@@ -50,7 +50,7 @@ def load(section: LabeledData) -> Splits:
         section: where the rows come from and which of them are used.
 
     Returns:
-        The splits in canonical columns. A missing dev or test split was made from train.
+        The splits in canonical columns. A missing validation or test split was made from train.
 
     Raises:
         HftuneError: the rows can't be found, read or trained on.
@@ -68,8 +68,8 @@ def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) ->
     tables, named = with_label_text(tables, roles.label)
     notes = [*notes, *unused_texts(tables["train"], roles, section), *named]
     rows = {"train": labeled_rows(tables["train"], roles)}
-    if "dev" in tables:
-        rows["dev"] = labeled_rows(tables["dev"], roles)
+    if "validation" in tables:
+        rows["validation"] = labeled_rows(tables["validation"], roles)
     if "test" in tables:
         rows["test"] = maybe_labeled_rows(tables["test"], roles)
     notes += [note for part in rows.values() for note in part.notes]
@@ -77,7 +77,7 @@ def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) ->
     trained = rows["train"].labels or []
     labels = label_order(trained, tables["train"].classes.get(roles.label))
     check_classes(trained, rows["train"].where)
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         if split in rows:
             check_seen(rows[split].labels or [], set(trained), rows[split].where)
     if "test" in rows and rows["test"].labels is None:
@@ -90,7 +90,7 @@ def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) ->
     built = {split: as_dataset(part, labels, hashes[split]) for split, part in rows.items()}
     return Splits(
         train=built["train"],
-        dev=built["dev"],
+        validation=built["validation"],
         test=built.get("test"),
         labels=labels,
         source=section.name,
@@ -132,7 +132,7 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
             hint="leave data.documents out",
         )
     shared = {name: value for name, value in section.model_dump().items() if name in LabeledData.model_fields}
-    splits = load(LabeledData(**{**shared, "kind": "labeled", "dev_share": section.dev_share or 0.1}))
+    splits = load(LabeledData(**{**shared, "kind": "labeled", "validation_size": section.validation_size or 0.1}))
     texts = {name: splits.texts(name) for name in splits.named}
     notes = list(splits.notes)
     if known is not None and known.unlabeled is not None and section.documents != "labeled":
@@ -140,9 +140,9 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
         notes.append(f"train is the {len(texts['train']):,} unlabeled texts of {section.name}")
     return Corpus(
         train=tuple(texts["train"]),
-        dev=tuple(texts["dev"]),
+        validation=tuple(texts["validation"]),
         test=tuple(texts["test"]) if "test" in texts else None,
-        dev_is_train=False,
+        validation_is_train=False,
         source=section.name,
         notes=tuple(notes),
     )
@@ -153,7 +153,7 @@ def load_split(section: LabeledData, split: str | None, labels: Sequence[str]) -
 
     Args:
         section: where the rows come from.
-        split: train, dev or test; all for a dataset of one part; test or else all where None.
+        split: train, validation or test; all for a dataset of one part; test or else all where None.
         labels: the model's label names, in its order.
 
     Returns:
@@ -227,15 +227,15 @@ def _tables(section: LabeledData, files: Files, *, needs_train: bool = True) -> 
 def _make_missing(rows: dict[str, Rows], section: LabeledData) -> list[str]:
     """Cut the splits that are not there from train; rows of one text stay together."""
     shares = {}
-    if "test" not in rows and section.test_share > 0:
-        shares["test"] = section.test_share
-    if "dev" not in rows:
-        shares["dev"] = section.dev_share
+    if "test" not in rows and section.test_size > 0:
+        shares["test"] = section.test_size
+    if "validation" not in rows:
+        shares["validation"] = section.validation_size
     if not shares:
         return []
     if sum(shares.values()) >= 1:
         raise HftuneError(
-            f"data.dev_share and data.test_share together take all of train: {sum(shares.values()):g}",
+            f"data.validation_size and data.test_size together take all of train: {sum(shares.values()):g}",
             hint="make their sum less than 1",
         )
     train = rows["train"]

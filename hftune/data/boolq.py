@@ -11,7 +11,7 @@ from hftune.data.embedded import Embedded
 BOOLQ_MINI = Embedded(
     name="boolq-mini",
     about="generated yes/no questions over short passages, 62 % yes",
-    files={"train": "train.jsonl", "dev": "dev.jsonl"},
+    files={"train": "train.jsonl", "validation": "dev.jsonl"},
     text_column="question",
     pair_column="passage",
     label_column="answer",

@@ -1,7 +1,7 @@
 """Plain text in documents, split: what language models are pretrained on. Called by the tasks that do so.
 
 Knowledge that only one document holds can be learned from that document alone. So a task may ask for nothing to be held
-out (``data.dev_share`` 0): dev is then drawn from the training documents, and its score says what is remembered.
+out (``data.validation_size`` 0): validation is then drawn from the training documents, and its score says what is remembered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
 
 DRAWN = 500
-"""Training documents that stand in for a dev split where nothing is held out."""
+"""Training documents that stand in for a validation split where nothing is held out."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ CORPORA: dict[str, EmbeddedCorpus] = {
         EmbeddedCorpus(
             "prose",
             "invented short stories in plain English",
-            {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"},
+            {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
             "paragraphs",
         ),
     )
@@ -73,10 +73,10 @@ class Corpus:
     """The documents of each split."""
 
     train: tuple[str, ...]
-    dev: tuple[str, ...]
+    validation: tuple[str, ...]
     test: tuple[str, ...] | None
-    dev_is_train: bool
-    """Whether the dev documents are among those of train."""
+    validation_is_train: bool
+    """Whether the validation documents are among those of train."""
     source: str
     """The corpus as the recipe names it."""
     notes: tuple[str, ...]
@@ -85,7 +85,7 @@ class Corpus:
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
         """The splits there are, by name."""
-        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: texts for name, texts in every.items() if texts is not None}
 
     @property
@@ -100,7 +100,7 @@ def load_corpus(
     """Read, check and split a corpus.
 
     Args:
-        section: Where the text comes from; ``dev_share`` is a number by then.
+        section: Where the text comes from; ``validation_size`` is a number by then.
         shortest: Fewest characters of a document.
         drop_short: Leave shorter ones out; they are refused otherwise.
         known: What else the caller takes for a name, for the error about one that leads nowhere.
@@ -108,7 +108,7 @@ def load_corpus(
     Raises:
         HftuneError: The text can't be found, read or trained on.
     """
-    assert section.dev_share is not None, "a recipe states it as a number"
+    assert section.validation_size is not None, "a recipe states it as a number"
     read, notes = _read(section, [*known, *CORPORA])
     splits: dict[str, Documents] = {}
     for split, documents in read.items():
@@ -116,19 +116,19 @@ def load_corpus(
             raise HftuneError(f"{quote(documents.where)} holds no text", hint="give a file that holds some")
         splits[split], said = documents.without_short(shortest, drop=drop_short)
         notes += [said] if said else []
-    train, dev_is_train = splits["train"].texts, False
-    if "dev" in splits:
-        dev = splits["dev"].texts
-    elif section.dev_share:
-        train, dev = _hold_out(splits["train"], section.dev_share, section.split_seed)
-        notes.append(f"dev was made from train: {count(len(dev), 'document')}, seed {section.split_seed}")
+    train, validation_is_train = splits["train"].texts, False
+    if "validation" in splits:
+        validation = splits["validation"].texts
+    elif section.validation_size:
+        train, validation = _hold_out(splits["train"], section.validation_size, section.split_seed)
+        notes.append(f"validation was made from train: {count(len(validation), 'document')}, seed {section.split_seed}")
     else:
-        dev, dev_is_train = _drawn(train, section.split_seed), True
+        validation, validation_is_train = _drawn(train, section.split_seed), True
         notes.append(
-            f"nothing is held out: dev is {count(len(dev), 'document')} of train, and tells what is remembered"
+            f"nothing is held out: validation is {count(len(validation), 'document')} of train, and tells what is remembered"
         )
     test = splits["test"].texts if "test" in splits else None
-    return Corpus(train, dev, test, dev_is_train, section.name, tuple(notes))
+    return Corpus(train, validation, test, validation_is_train, section.name, tuple(notes))
 
 
 def _read(section: CorpusData, known: list[str]) -> tuple[dict[str, Documents], list[str]]:
@@ -190,7 +190,7 @@ def _embedded_files(embedded: EmbeddedCorpus, section: CorpusData) -> Files:
             f"the files of the embedded text {quote(embedded.name)} are not where hftune was installed",
             hint=f"install hftune again, or make them with `hftune data make {embedded.name}`",
         )
-    asked = {"train": section.train, "dev": section.dev, "test": section.test}
+    asked = {"train": section.train, "validation": section.validation, "test": section.test}
     named = embedded.files | {split: name for split, name in asked.items() if name}
     return folder_files(embedded.folder, named, PLAIN)
 
@@ -216,13 +216,13 @@ def _joined(parts: Sequence[Documents]) -> Documents:
 
 
 def _hold_out(documents: Documents, share: float, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Train without dev, and dev; documents that say the same stay together."""
+    """Train without validation, and validation; documents that say the same stay together."""
     texts = documents.texts
     (chosen,) = held_out(texts, [""] * len(texts), [share], seed)
     if not chosen:
         raise HftuneError(
-            f"{quote(documents.where)} has too few different documents ({len(set(texts))}) to hold some out as dev",
-            hint="give a dev split, or draw dev from train with --set data.dev_share=0",
+            f"{quote(documents.where)} has too few different documents ({len(set(texts))}) to hold some out as validation",
+            hint="give a validation split, or draw validation from train with --set data.validation_size=0",
         )
     taken = set(chosen)
     return tuple(text for row, text in enumerate(texts) if row not in taken), tuple(texts[row] for row in chosen)

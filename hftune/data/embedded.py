@@ -59,5 +59,5 @@ class Embedded:
                 f"the files of the embedded dataset {quote(self.name)} are not where hftune was installed",
                 hint=f"install hftune again, or make them with `hftune data make {self.name}`",
             )
-        asked = {"train": section.train, "dev": section.dev, "test": section.test}
+        asked = {"train": section.train, "validation": section.validation, "test": section.test}
         return folder_files(self.folder, self.files | {split: name for split, name in asked.items() if name})

@@ -27,7 +27,7 @@ def hub_tables(
     """The splits of a Hub dataset, and what was decided in choosing them.
 
     Args:
-        section: Its name, subset and revision; train, dev and test name splits if their names do not tell.
+        section: Its name, subset and revision; train, validation and test name splits if their names do not tell.
         embedded: The names that need no network, for the error.
         needs_train: Whether a dataset without a training split is refused.
     """
@@ -46,7 +46,7 @@ def hub_splits(
     """The splits of a Hub dataset as the datasets library has them, on disk, each with its name in messages."""
     loaded, notes = _download(section, embedded)
     available = list(loaded)
-    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    named = {"train": section.train, "validation": section.validation, "test": section.test}
     chosen = {split: choose_split(available, split, named[split], section.name) for split in WORDS}
     if needs_train and chosen["train"] is None:
         raise _refuse_trainless(section, available)
@@ -63,7 +63,7 @@ def hub_splits(
 
 
 def choose_split(available: list[str], split: str, named: str | None, source: str) -> str | None:
-    """The name on the Hub of train, dev or test; None if the dataset has no such split."""
+    """The name on the Hub of train, validation or test; None if the dataset has no such split."""
     if named is not None:
         if named not in available:
             raise HftuneError(
@@ -97,10 +97,10 @@ def _mismatched(name: str) -> str | None:
 def _refuse_trainless(section: Section, available: list[str]) -> HftuneError:
     subset = f" --set data.subset={section.subset}" if section.subset is not None else ""
     config = f", configuration {quote(section.subset)}," if section.subset is not None else ""
-    dev = " --split dev" if any(name.lower() in WORDS["dev"] for name in available) else ""
+    validation = " --split validation" if any(name.lower() in WORDS["validation"] for name in available) else ""
     return HftuneError(
         f"{quote(section.name)}{config} has no training split; its splits are {listing(available)}",
-        hint=f"score a trained model on it with `hftune evaluate RUN --data {section.name}{subset}{dev}`; to train, "
+        hint=f"score a trained model on it with `hftune evaluate RUN --data {section.name}{subset}{validation}`; to train, "
         "choose another configuration with data.subset, or name a split with --set data.train=SPLIT",
     )
 

@@ -69,7 +69,7 @@ def label_order(names: Iterable[str], classes: tuple[str, ...] | None) -> tuple[
 
 
 def check_seen(names: Sequence[str], trained: set[str], where: str) -> None:
-    """Refuse labels of dev or test that no training row has."""
+    """Refuse labels of validation or test that no training row has."""
     unseen = sorted(set(names) - trained)
     if not unseen:
         return

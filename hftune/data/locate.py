@@ -20,7 +20,7 @@ from hftune.files import leads_out
 
 WORDS = {
     "train": ("train", "training"),
-    "dev": ("dev", "valid", "validation", "val", "eval"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
     "test": ("test", "testing"),
 }
 UNLABELED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
@@ -36,7 +36,7 @@ class SplitNames(Protocol):
     def train(self) -> str | None: ...  # noqa: D102
 
     @property
-    def dev(self) -> str | None: ...  # noqa: D102
+    def validation(self) -> str | None: ...  # noqa: D102
 
     @property
     def test(self) -> str | None: ...  # noqa: D102
@@ -75,7 +75,7 @@ def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
 
 def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS) -> Files:
     """The split files of a folder, or the one file with what the recipe names beside it."""
-    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    named = {"train": section.train, "validation": section.validation, "test": section.test}
     if path.is_dir():
         return folder_files(path, {split: name for split, name in named.items() if name is not None}, endings)
     if section.train is not None:
@@ -84,7 +84,7 @@ def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS
             hint="leave data.train out, or make data.name the folder of both",
         )
     files = {"train": [path]}
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         name = named[split]
         if name is not None:
             # A file beside the first one, or any path as it would be written for data.name.
@@ -171,7 +171,7 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     inside = listing(sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir()))
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
-        hint="a split file has train, dev (or valid, validation) or test in its name and ends in "
+        hint="a split file has train, validation (or valid, validation) or test in its name and ends in "
         f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train=FILE",
     )
 

@@ -67,7 +67,7 @@ class QuestionSplits:
     """The splits of a dataset of questions."""
 
     train: Questions
-    dev: Questions
+    validation: Questions
     test: Questions | None
     corpus: Path | None
     """The text that lies beside the questions; None where there is none."""
@@ -79,12 +79,12 @@ class QuestionSplits:
     @property
     def named(self) -> dict[str, Questions]:
         """The splits there are, by name."""
-        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: rows for name, rows in every.items() if rows is not None}
 
 
 def load_questions(section: QuestionData) -> QuestionSplits:
-    """Read and check every split; a dev split that is not there is cut from train.
+    """Read and check every split; a validation split that is not there is cut from train.
 
     Raises:
         HftuneError: The files can't be found, or a line is not what it should be.
@@ -94,18 +94,18 @@ def load_questions(section: QuestionData) -> QuestionSplits:
     notes = []
     if section.name in EMBEDDED and as_path(section.name) is not None:
         notes.append(f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}")
-    if "dev" not in rows:
+    if "validation" not in rows:
         notes.append(_make_dev(rows, section))
     test = rows.get("test")
     if test is not None and test.answers is None:
         notes.append("test has no answers: it gets predictions and no scores")
     trained = set(rows["train"].questions)
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         again = sum(question in trained for question in rows[split].questions) if split in rows else 0
         if again:
             notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions are asked in train as well")
     corpus = corpus_file(section)
-    return QuestionSplits(rows["train"], rows["dev"], test, corpus, section.name, tuple(notes))
+    return QuestionSplits(rows["train"], rows["validation"], test, corpus, section.name, tuple(notes))
 
 
 def load_question_split(section: QuestionData, split: str | None) -> tuple[str, Questions]:
@@ -113,8 +113,8 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
 
     Args:
         section: Where the rows come from.
-        split: train, dev or test; all for a single file; where None, all for a file, test where it has answers, else
-            dev.
+        split: train, validation or test; all for a single file; where None, all for a file, test where it has answers, else
+            validation.
     """
     files = _files(section)
     single = len(files) == 1
@@ -122,9 +122,9 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
         return "all", read_questions(next(iter(files.values()))[0])
     if split is None:
         test = _read_split(files["test"], "test") if "test" in files else None
-        if test is not None and (test.answers is not None or "dev" not in files):
+        if test is not None and (test.answers is not None or "validation" not in files):
             return "test", test
-        split = "dev"
+        split = "validation"
     if split not in files:
         choices = "all" if single else ", ".join(files)
         raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
@@ -175,7 +175,7 @@ def _folder(section: QuestionData) -> Path | None:
 
 
 def _files(section: QuestionData) -> Files:
-    named = {"train": section.train, "dev": section.dev, "test": section.test}
+    named = {"train": section.train, "validation": section.validation, "test": section.test}
     if section.name in EMBEDDED:
         folder = embedded_data_dir() / section.name
         if not folder.is_dir():
@@ -249,13 +249,13 @@ def _make_dev(rows: dict[str, Questions], section: QuestionData) -> str:
     """Hold some of the training questions out; rows of one question stay together."""
     train = rows["train"]
     different = sorted(set(train.questions))
-    size = round(len(different) * section.dev_share)
+    size = round(len(different) * section.validation_size)
     if not 0 < size < len(different):
         raise HftuneError(
-            f"{quote(train.where)} has too few different questions ({len(different)}) to make dev from",
-            hint="give a dev split, more questions, or another data.dev_share",
+            f"{quote(train.where)} has too few different questions ({len(different)}) to make validation from",
+            hint="give a validation split, more questions, or another data.validation_size",
         )
     held = set(Random(section.split_seed).sample(different, size))
-    rows["dev"] = train.take([index for index, question in enumerate(train.questions) if question in held])
+    rows["validation"] = train.take([index for index, question in enumerate(train.questions) if question in held])
     rows["train"] = train.take([index for index, question in enumerate(train.questions) if question not in held])
-    return f"dev was made from train: {count(len(rows['dev']), 'question')}, seed {section.split_seed}"
+    return f"validation was made from train: {count(len(rows['validation']), 'question')}, seed {section.split_seed}"

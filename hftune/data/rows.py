@@ -40,7 +40,7 @@ class Rows:
 
 
 def labeled_rows(table: Table, roles: Roles) -> Rows:
-    """Rows of train or dev: every one has a text and a label."""
+    """Rows of train or validation: every one has a text and a label."""
     _require_columns(table, roles)
     required(table, roles.label, "label_column")
     return _checked(table, roles, label_names(table, roles.label))

@@ -90,7 +90,7 @@ def _read(note: Path) -> Splits | None:
         built = {split: _mapped(path, fingerprints[split]) for split, path in paths.items()}
         splits = Splits(
             train=built["train"],
-            dev=built["dev"],
+            validation=built["validation"],
             test=built.get("test"),
             labels=tuple(told["labels"]),
             source=told["source"],
@@ -129,7 +129,7 @@ def _write(note: Path, splits: Splits) -> None:
 
 
 def _write_rows(folder: Path, rows: Dataset) -> str:
-    """A split as an Arrow file, unless the same is there, as dev and test of other subsets are. Returns its name."""
+    """A split as an Arrow file, unless the same is there, as validation and test of other subsets are. Returns its name."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -20,7 +20,7 @@ class Splits:
     """Labeled texts or pairs: columns ``text``, ``text_pair`` (only for pairs) and ``label``."""
 
     train: Dataset
-    dev: Dataset
+    validation: Dataset
     test: Dataset | None
     labels: tuple[str, ...]
     """Label names; the column ``label`` holds their places here, -1 where test has no labels."""
@@ -48,7 +48,7 @@ class Splits:
     @property
     def named(self) -> dict[str, Dataset]:
         """The splits there are, by name."""
-        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: rows for name, rows in every.items() if rows is not None}
 
 

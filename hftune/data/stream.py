@@ -73,7 +73,7 @@ class TextCorpus:
     source: str
     splits: Mapping[str, TextSplit]
     facts: Mapping[str, TextFacts]
-    dev_is_train: bool
+    validation_is_train: bool
     notes: tuple[str, ...]
 
 
@@ -83,31 +83,31 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
     Raises:
         HftuneError: The text can't be found or read, or a split holds none.
     """
-    assert section.dev_share is not None, "a recipe states it as a number"
+    assert section.validation_size is not None, "a recipe states it as a number"
     splits, notes = open_splits(section)
-    surveys = {name: _survey(split, hashes=name == "train" and "dev" not in splits) for name, split in splits.items()}
-    dev_is_train = False
-    if "dev" not in splits:
+    surveys = {name: _survey(split, hashes=name == "train" and "validation" not in splits) for name, split in splits.items()}
+    validation_is_train = False
+    if "validation" not in splits:
         hashes = surveys["train"][1]
         assert hashes is not None, "asked for"
-        chosen = _chosen(hashes, section.dev_share, section.split_seed, splits["train"])
+        chosen = _chosen(hashes, section.validation_size, section.split_seed, splits["train"])
         train = splits["train"]
-        splits["dev"] = TextSplit(train.where, train.read, chosen)
-        surveys["dev"] = _survey(splits["dev"])
-        dev_is_train = not section.dev_share
+        splits["validation"] = TextSplit(train.where, train.read, chosen)
+        surveys["validation"] = _survey(splits["validation"])
+        validation_is_train = not section.validation_size
         drawn = count(int(chosen.sum()), "document")
-        if dev_is_train:
-            notes.append(f"nothing is held out: dev is {drawn} of train, and tells what is remembered")
+        if validation_is_train:
+            notes.append(f"nothing is held out: validation is {drawn} of train, and tells what is remembered")
         else:
             splits["train"] = TextSplit(train.where, train.read, ~chosen)
             surveys["train"] = _survey(splits["train"])
-            notes.append(f"dev was made from train: {drawn}, seed {section.split_seed}")
-    ordered = [name for name in ("train", "dev", "test") if name in splits]
+            notes.append(f"validation was made from train: {drawn}, seed {section.split_seed}")
+    ordered = [name for name in ("train", "validation", "test") if name in splits]
     return TextCorpus(
         source=section.name,
         splits={name: splits[name] for name in ordered},
         facts={name: surveys[name][0] for name in ordered},
-        dev_is_train=dev_is_train,
+        validation_is_train=validation_is_train,
         notes=tuple(notes),
     )
 
@@ -171,16 +171,16 @@ def _survey(split: TextSplit, *, hashes: bool = False) -> tuple[TextFacts, NDArr
 
 
 def _chosen(hashes: NDArray[np.uint64], share: float, seed: int, split: TextSplit) -> NDArray[np.bool_]:
-    """Which documents become dev: drawn by their text and the seed, so that equal ones stay together."""
+    """Which documents become validation: drawn by their text and the seed, so that equal ones stay together."""
     key = np.frombuffer(hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=8).digest(), dtype=np.uint64)[0]
     mixed = (hashes ^ key) * np.uint64(0x9E3779B97F4A7C15)
     distinct = np.unique(mixed)
     wanted = max(1, round(share * len(distinct))) if share else min(DRAWN, len(distinct))
     if share and wanted >= len(distinct):
         raise HftuneError(
-            f"{quote(split.where)} has too few different documents ({len(distinct)}) to hold some out as dev",
-            hint="give a dev split, see what one document is with --set data.documents=lines|paragraphs|file, or draw "
-            "dev from train with --set data.dev_share=0",
+            f"{quote(split.where)} has too few different documents ({len(distinct)}) to hold some out as validation",
+            hint="give a validation split, see what one document is with --set data.documents=lines|paragraphs|file, or draw "
+            "validation from train with --set data.validation_size=0",
         )
     chosen: NDArray[np.bool_] = mixed <= distinct[wanted - 1]
     return chosen

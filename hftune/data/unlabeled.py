@@ -53,7 +53,7 @@ class JointSplits(Splits):
     unlabeled: Unlabeled
 
     def leaks(self) -> dict[str, int]:
-        """Rows of dev and test of which a text stands in the unlabeled texts, for the splits that have any."""
+        """Rows of validation and test of which a text stands in the unlabeled texts, for the splits that have any."""
         found: dict[str, int] = {}
         for name, rows in self.named.items():
             if name != TRAIN:
@@ -125,7 +125,7 @@ def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
         raise refuse_missing(name, known)
     if path is not None and path.is_dir():
         path = _in_folder(path)
-    corpus = load_corpus(CorpusData(name=name if path is None else str(path), dev_share=0.0), known=known)
+    corpus = load_corpus(CorpusData(name=name if path is None else str(path), validation_size=0.0), known=known)
     return [_unspelled(text) for text in corpus.train]
 
 

@@ -67,7 +67,7 @@ def fit_temperature(logits: NDArray[Any], gold: NDArray[Any]) -> float:
     """
     scores = np.asarray(logits, dtype=np.float64)
     if not len(scores):
-        raise HftuneError("A temperature can't be fitted on no rows.", hint="Give a dev split with rows.")
+        raise HftuneError("A temperature can't be fitted on no rows.", hint="Give a validation split with rows.")
     if not np.isfinite(scores).all():
         raise RunFailed(
             "A temperature can't be fitted on NaN or infinite logits.",
@@ -86,14 +86,14 @@ def fit_temperature(logits: NDArray[Any], gold: NDArray[Any]) -> float:
 
 
 def calibration(splits: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]) -> dict[str, Any]:
-    """The ``calibration`` entry of metrics.json: a temperature fitted on dev, each split with and without it.
+    """The ``calibration`` entry of metrics.json: a temperature fitted on validation, each split with and without it.
 
     Args:
-        splits: Split name to (logits, gold). The temperature is fitted on ``dev`` and on no other split;
-            where dev is not among them, temperature and fitted_on are None and nothing is scaled.
+        splits: Split name to (logits, gold). The temperature is fitted on ``validation`` and on no other split;
+            where validation is not among them, temperature and fitted_on are None and nothing is scaled.
     """
-    temperature = fit_temperature(*splits["dev"]) if "dev" in splits else None
-    report: dict[str, Any] = {"temperature": temperature, "fitted_on": None if temperature is None else "dev"}
+    temperature = fit_temperature(*splits["validation"]) if "validation" in splits else None
+    report: dict[str, Any] = {"temperature": temperature, "fitted_on": None if temperature is None else "validation"}
     for name, (logits, gold) in splits.items():
         scores = np.asarray(logits, dtype=np.float64)
         plain = softmax(scores, axis=1)

@@ -130,18 +130,18 @@ class PushEachBest(TrainerCallback):  # type: ignore[misc]
         self.save(folder)
         selection = {"metric": metric, "step": step, "score": score}
         facts = read_json(folder / MARK)
-        metrics = {**self.known, "splits": {"dev": self.scores}, "selection": selection}
+        metrics = {**self.known, "splits": {"validation": self.scores}, "selection": selection}
         if facts.get("labels"):
             metrics["labels"] = facts["labels"]
         unfinished = (
             f"This is the best checkpoint so far of a run that is still training: update {step:,} of "
-            f"{state.max_steps:,}, chosen on dev. A better one will take its place, and at the end the finished model. "
+            f"{state.max_steps:,}, chosen on validation. A better one will take its place, and at the end the finished model. "
             "It was not scored on test, and not loaded again for comparison."
         )
         subject = Subject(self.run.name, self.run.read_recipe(), metrics, folder, self.example)
         text = fill_address(compose(subject, unfinished), self.repo, self.section.revision)
         write_text(folder / CARD, text)
-        title = f"the best checkpoint so far (step {step}, dev {score_name(metric)} {number(score)})"
+        title = f"the best checkpoint so far (step {step}, validation {score_name(metric)} {number(score)})"
         return Staged(step, folder, title)
 
     def _upload(self, staged: Staged, manner: Foreground) -> str:

@@ -64,7 +64,7 @@ class Subject:
 
 def card_text(run: RunDir) -> str:
     """The whole card of a run that has its metrics."""
-    example = next((rows[0] for split in ("dev", "test") if (rows := run.read_predictions(split))), {})
+    example = next((rows[0] for split in ("validation", "test") if (rows := run.read_predictions(split))), {})
     return compose(Subject(run.name, run.read_recipe(), run.read_metrics(), run.model, example))
 
 
@@ -200,4 +200,4 @@ def _selection(selection: dict[str, Any]) -> str:
     if not selection.get("metric"):
         return ""
     score = number(selection.get("score"))
-    return f"the checkpoint of step {selection.get('step')}, best on dev by {inline(selection['metric'])} ({score})"
+    return f"the checkpoint of step {selection.get('step')}, best on validation by {inline(selection['metric'])} ({score})"

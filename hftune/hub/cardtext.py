@@ -108,7 +108,7 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe, *, pairs: bool) -> list[s
         reason = f" ({inline(metrics['collapse_reason'])})" if metrics.get("collapse_reason") else ""
         found.append(f"It has collapsed to (nearly) one answer{reason}: its scores are those of a constant.")
     calibration = metrics.get("calibration") or {}
-    split = next((name for name in ("test", "dev") if name in calibration), None)
+    split = next((name for name in ("test", "validation") if name in calibration), None)
     if split is not None:
         facts, temperature = calibration[split], calibration["temperature"]
         tendency = (

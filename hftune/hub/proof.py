@@ -63,7 +63,7 @@ def _differs(what: str, how: str) -> RunFailed:
 
 def probe_rows(run: RunDir) -> list[dict[str, Any]]:
     """Rows to ask both models: the first that the run has answered itself."""
-    for split in ("dev", "test"):
+    for split in ("validation", "test"):
         rows = run.read_predictions(split)[:PROBE_ROWS]
         if rows:
             return [{name: value for name, value in row.items() if name not in ANSWERS} for row in rows]

@@ -2,7 +2,7 @@
 
 ``hftune.pipeline`` makes one for each run, ``hftune.inference``, the studies and the report open it again.
 
-    runs/<name>/  recipe.yaml  environment.json  metrics.json  history.jsonl  predictions/{dev,test}.jsonl
+    runs/<name>/  recipe.yaml  environment.json  metrics.json  history.jsonl  predictions/{validation,test}.jsonl
                   plots/*.png  report.html  model/ (what is published)  checkpoints/ (what resume reads)
                   hub.json (what was published last)
 """

@@ -13,7 +13,7 @@ from hftune.files import Damaged
 from hftune.runs.directory import RunDir
 from hftune.runs.wording import score_name
 
-SPLITS = ("test", "dev")
+SPLITS = ("test", "validation")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RunFacts:
 
     @property
     def main_split(self) -> str | None:
-        """The split whose scores are the result: test, or dev where test was left alone."""
+        """The split whose scores are the result: test, or validation where test was left alone."""
         return next(iter(self.scored), None)
 
     @property

@@ -38,7 +38,7 @@ def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:
         runs: Finished runs of one recipe.
 
     Returns:
-        ``{"task", "seeds", "runs", "splits": {"dev": {"accuracy": {"mean", "std", "values"}}}, "baselines",
+        ``{"task", "seeds", "runs", "splits": {"validation": {"accuracy": {"mean", "std", "values"}}}, "baselines",
         "seconds", "collapsed": [seeds], "verified"}``. The standard deviation is that of a sample, and null
         for one run.
 

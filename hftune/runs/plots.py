@@ -79,14 +79,14 @@ def line_chart(
 
 
 def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | None = None) -> Figure | None:
-    """Training and dev loss over updates; None where nothing was logged. Of a sum the part that dev has as well."""
+    """Training and validation loss over updates; None where nothing was logged. Of a sum the part that validation has as well."""
     train = _series(history, trained_loss(history), of_split=None)
-    dev = _series(history, "loss", of_split="dev")
+    validation = _series(history, "loss", of_split="validation")
     lines = []
     if train[0]:
         lines.append(Line("training", *_thinned(*train), color=ORANGE))
-    if dev[0]:
-        lines.append(Line("dev", *dev, color=BLUE, marker="o"))
+    if validation[0]:
+        lines.append(Line("validation", *validation, color=BLUE, marker="o"))
     if not lines:
         return None
     mark = None if selected_step is None else (selected_step, "kept")
@@ -94,7 +94,7 @@ def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | Non
 
 
 def trained_loss(history: Sequence[Mapping[str, Any]]) -> str:
-    """What history calls the training loss that dev's is to be compared with."""
+    """What history calls the training loss that validation's is to be compared with."""
     return CLASSIFICATION if any(CLASSIFICATION in row for row in history) else "loss"
 
 
@@ -113,13 +113,13 @@ def score_curve(
     references: Sequence[Reference] = (),
     selected_step: float | None = None,
 ) -> Figure | None:
-    """The dev score over updates, with the baselines as horizontal lines; None where it was not scored."""
-    x, y = _series(history, metric, of_split="dev")
+    """The validation score over updates, with the baselines as horizontal lines; None where it was not scored."""
+    x, y = _series(history, metric, of_split="validation")
     if not x:
         return None
     mark = None if selected_step is None else (selected_step, "kept")
     return line_chart(
-        [Line("dev", x, y, color=BLUE, marker="o")],
+        [Line("validation", x, y, color=BLUE, marker="o")],
         x_label="updates",
         y_label=metric.replace("_", " "),
         references=references,

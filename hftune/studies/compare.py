@@ -31,7 +31,7 @@ from hftune.studies.systems import (
 from hftune.suggest import did_you_mean
 
 MOST_FOR_ALL_PAIRS = 4
-"""With more systems than these, each is compared with the best on dev only."""
+"""With more systems than these, each is compared with the best on validation only."""
 
 Scores = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class Row:
     memory: float | None = None
     """The most memory that a run held, in GB; None where it was not measured."""
     selected: bool = False
-    """Whether a study chose it on dev."""
+    """Whether a study chose it on validation."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Compared:
     split: str
     """What the pairs were compared on."""
     rows: tuple[Row, ...]
-    """Best first, by the mean on dev: the order is not taken from test."""
+    """Best first, by the mean on validation: the order is not taken from test."""
     pairs: tuple[Pair, ...]
     baselines: dict[str, dict[str, float]]
     """Baseline → split → score, where all systems have the same."""
@@ -96,7 +96,7 @@ class Compared:
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that some row has a score on."""
-        return tuple(split for split in ("dev", "test") if any(split in row.scores for row in self.rows))
+        return tuple(split for split in ("validation", "test") if any(split in row.scores for row in self.rows))
 
     def as_dict(self) -> dict[str, Any]:
         """For --json and comparison.json."""
@@ -121,7 +121,7 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
         notes.append(f"{_count(len(failures), 'run')} failed: the reasons are in failures.jsonl")
     pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
     if pruned:
-        notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a dev score below the median")
+        notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a validation score below the median")
     notes += _stage_times(study)
     return compare_systems(systems, split, metric, selected=selected, notes=notes, against=against)
 
@@ -139,11 +139,11 @@ def compare_systems(
 
     Args:
         systems: From ``collect``.
-        split: dev or test; test where all were scored on it, else dev.
+        split: validation or test; test where all were scored on it, else validation.
         metric: accuracy, or loss.
         selected: Name of the system that a study chose.
         notes: What is to be said beside what is found here.
-        against: An axis and the value on it that all others are compared with; the best on dev where not given.
+        against: An axis and the value on it that all others are compared with; the best on validation where not given.
 
     Raises:
         HftuneError: Different data, or a split that was not scored.
@@ -160,19 +160,19 @@ def compare_systems(
         if not is_scored(system, split):
             raise HftuneError(
                 f"{system.runs[0].path} was not scored on {split}",
-                hint="compare on dev with --split dev; a study scores test for all with --test all",
+                hint="compare on validation with --split validation; a study scores test for all with --test all",
             )
     refuse_different_data(systems, split)
     scores = {
         (system.name, name): item_scores(system, name, metric)
         for system in systems
-        for name in ("dev", "test")
+        for name in ("validation", "test")
         if is_scored(system, name)
     }
     sign = 1 if metric == "loss" else -1
     rows = sorted(
         (_row(system, scores, metric, system.name == selected) for system in systems),
-        key=lambda row: sign * row.scores["dev"].mean,
+        key=lambda row: sign * row.scores["validation"].mean,
     )
     return Compared(
         metric=metric,
@@ -282,10 +282,10 @@ def _notes(systems: Sequence[System], rows: Sequence[Row], split: str) -> list[s
         )
     if len({len(system.runs) for system in systems}) > 1:
         notes.append("settings have different numbers of seeds")
-    if split == "dev":
-        notes.append("compared on dev, which also chose the checkpoints: expect less on new data")
-    elif len({run.read_metrics()["data"]["fingerprints"]["dev"] for one in systems for run in one.runs}) > 1:
-        notes.append("the dev rows differ, so that dev scores are not comparable; test rows are the same")
+    if split == "validation":
+        notes.append("compared on validation, which also chose the checkpoints: expect less on new data")
+    elif len({run.read_metrics()["data"]["fingerprints"]["validation"] for one in systems for run in one.runs}) > 1:
+        notes.append("the validation rows differ, so that validation scores are not comparable; test rows are the same")
     collapsed = [f"{row.name} ({row.collapsed} of {_count(len(row.seeds), 'run')})" for row in rows if row.collapsed]
     if collapsed:
         notes.append(f"collapsed to one class: {', '.join(collapsed)}")

@@ -21,7 +21,7 @@ class Cross:
     """What the columns are the values of."""
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Estimate | None, ...]], ...]
-    """A value of the other axis, and its scores; best on dev with the smallest number first."""
+    """A value of the other axis, and its scores; best on validation with the smallest number first."""
     baselines: tuple[tuple[str, tuple[float | None, ...]], ...]
     """What simple systems score, fitted on the training rows of each column."""
 

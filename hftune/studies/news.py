@@ -35,13 +35,13 @@ class NewRows:
         return new
 
     def evaluations(self, rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-        """The dev scores among rows, numbered from 1 in the order in which the run made them.
+        """The validation scores among rows, numbered from 1 in the order in which the run made them.
 
         Numbers and not updates, so that settings with other batch sizes can be compared evaluation by evaluation.
         """
         found = []
         for row in rows:
-            if row.get("split") == "dev" and row.get(metric) is not None:
+            if row.get("split") == "validation" and row.get(metric) is not None:
                 self._evaluations += 1
                 found.append({"number": self._evaluations, "score": row[metric]})
         return found

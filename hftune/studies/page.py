@@ -77,7 +77,7 @@ def _comparison(compared: Compared) -> Section:
     picture = Picture(
         "scores",
         plots.scores(compared),
-        alt=f"Dot chart of {len(compared.rows)} settings. Best on dev: {best.name}, with {compared.split} "
+        alt=f"Dot chart of {len(compared.rows)} settings. Best on validation: {best.name}, with {compared.split} "
         f"{score_name(compared.metric)} {number(best.scores[compared.split].mean)}.",
         caption=f"{compared.split.capitalize()} {score_name(compared.metric)}"
         f"{': mean over seeds' * (not compared.one_seed)} and 95 % interval"
@@ -91,7 +91,7 @@ def _comparison(compared: Compared) -> Section:
         id="comparison",
         title="Comparison",
         template="study_comparison.html.j2",
-        lead=f"Settings stand in the order of their dev scores. {interval_words(compared)}.",
+        lead=f"Settings stand in the order of their validation scores. {interval_words(compared)}.",
         pictures=(picture,),
         values={"compared": compared, "baselines": baselines, "duration": duration},
     )
@@ -133,7 +133,7 @@ def _values(compared: Compared) -> Section | None:
                 f"by-{_slug(axis)}",
                 plots.by_value(compared, axis),
                 alt=f"Line chart of {compared.split} {score_name(compared.metric)} against {name}, from {values[0]:g} "
-                f"to {values[-1]:g}. The best setting on dev has {name} {best.values[axis]:g}.",
+                f"to {values[-1]:g}. The best setting on validation has {name} {best.values[axis]:g}.",
                 caption=f"Score against {name}; the band spans the seeds",
             )
         )
@@ -152,7 +152,7 @@ def _curves(compared: Compared, systems: Sequence[System]) -> Section | None:
     picture = Picture(
         "curves",
         figure,
-        alt=f"Learning curves of {min(len(ranked), plots.MOST_LINES)} settings: dev {score_name(compared.metric)} over "
+        alt=f"Learning curves of {min(len(ranked), plots.MOST_LINES)} settings: validation {score_name(compared.metric)} over "
         "updates, mean over seeds with a band from the worst to the best seed.",
         caption=f"Dev {score_name(compared.metric)} while training; the band spans the seeds"
         + (f"; the best {plots.MOST_LINES} settings" if cut else ""),

@@ -64,9 +64,9 @@ class Plan(Section):
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
     """Each setting is trained once with each of these."""
     test: Literal["selected", "all"] = "selected"
-    """Score test for the setting that dev selects, or for every setting."""
+    """Score test for the setting that validation selects, or for every setting."""
     against: dict[str, Value] = Field(default_factory=dict)
-    """An axis and the value on it that all others are compared with; the best setting on dev where not given."""
+    """An axis and the value on it that all others are compared with; the best setting on validation where not given."""
     search: int | None = Field(default=None, ge=1)
     """Draw this many settings in place of the whole grid."""
 

@@ -59,7 +59,7 @@ class Point:
 
 
 def scores(compared: Compared) -> Figure:
-    """Every setting with its mean, its 95 % interval and its seeds, best on dev first."""
+    """Every setting with its mean, its 95 % interval and its seeds, best on validation first."""
     rows = compared.rows[:MOST_ROWS]
     figure = new_figure(height=1.15 + 0.42 * len(rows))
     axes = figure.subplots()
@@ -110,7 +110,7 @@ def curves(systems: Sequence[System], metric: str) -> Figure | None:
         return None
     figure = new_figure(height=2.9 + 0.2 * len(lines))
     axes = figure.subplots()
-    style(axes, "updates", f"dev {score_name(metric)}")
+    style(axes, "updates", f"validation {score_name(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for line in lines:
@@ -272,5 +272,5 @@ def _value_ticks(axes: Axes, values: list[float]) -> None:
 
 
 def _evaluations(history: Sequence[dict[str, object]], metric: str) -> dict[int, float]:
-    rows = [row for row in history if row.get("split") == "dev" and isinstance(row.get(metric), int | float)]
+    rows = [row for row in history if row.get("split") == "validation" and isinstance(row.get(metric), int | float)]
     return {int(str(row["step"])): float(str(row[metric])) for row in rows}

@@ -1,6 +1,6 @@
-"""Search in place of a grid: Optuna draws settings by what earlier ones scored on dev, and ends hopeless runs early.
+"""Search in place of a grid: Optuna draws settings by what earlier ones scored on validation, and ends hopeless runs early.
 
-Used by the sweep when the plan says ``search``. The first seed of a trial is judged at each dev evaluation against the
+Used by the sweep when the plan says ``search``. The first seed of a trial is judged at each validation evaluation against the
 median of the finished trials; what survives is trained with all seeds, and the trial's score is their mean. Optuna's
 storage is a journal in the study's folder: a search that was killed goes on with the trials that were under way.
 """

@@ -1,4 +1,4 @@
-"""Choosing a setting by its mean dev score over seeds. Test plays no part in it. Used by the sweep and its page."""
+"""Choosing a setting by its mean validation score over seeds. Test plays no part in it. Used by the sweep and its page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hftune.studies.settings import Setting
 
 @dataclass(frozen=True)
 class Selection:
-    """The setting that dev chose, and what it was chosen by."""
+    """The setting that validation chose, and what it was chosen by."""
 
     setting: Setting
     metric: str
     mean: float
-    """Mean dev score over its seeds."""
+    """Mean validation score over its seeds."""
     seeds: int
     level: tuple[str, ...] = ()
     """Settings with the same mean, which the plan names later."""
@@ -28,13 +28,13 @@ class Selection:
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
         level = f"; level with {', '.join(self.level)}, which the plan names later" if self.level else ""
         return (
-            f"{self.setting.name} was selected by its mean dev {self.metric}, {self.mean:.4f} over {seeds}; test "
+            f"{self.setting.name} was selected by its mean validation {self.metric}, {self.mean:.4f} over {seeds}; test "
             f"played no part in it{level}"
         )
 
 
 def select(study: StudyDir) -> Selection:
-    """The best setting by its mean dev score; one that lacks seeds ranks behind those that have all.
+    """The best setting by its mean validation score; one that lacks seeds ranks behind those that have all.
 
     Of settings that are level, the one that the plan names first.
 
@@ -63,4 +63,4 @@ def select(study: StudyDir) -> Selection:
 
 def dev_score(run: RunDir, metric: str) -> float:
     """The score that training selected its checkpoint by, of the saved artifact."""
-    return float(run.read_metrics()["splits"]["dev"][metric])
+    return float(run.read_metrics()["splits"]["validation"][metric])

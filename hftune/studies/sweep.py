@@ -1,6 +1,6 @@
 """Carrying out a study: every setting with every seed, complete runs skipped, interrupted ones resumed.
 
-Called by ``hftune sweep``. Selection is on dev; test is scored for the selected setting only, unless asked otherwise.
+Called by ``hftune sweep``. Selection is on validation; test is scored for the selected setting only, unless asked otherwise.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Foreman:
             self.study.run(setting, seed),
             recipe,
             setting=setting.name,
-            score=["dev", "test"] if self.plan.test == "all" else ["dev"],
+            score=["validation", "test"] if self.plan.test == "all" else ["validation"],
             watch=watch,
             needs=[str(self.study.before(name, seed).path) for name in starts],
         )
@@ -151,7 +151,7 @@ class Foreman:
                 self.study.before(name, seed),
                 stage_recipe(self.plan, name, seed),
                 setting=f"before: {name}",
-                score=["dev"],
+                score=["validation"],
                 watch=None,
             )
             for name in self.plan.before
@@ -177,7 +177,7 @@ class Foreman:
                         "path": str(run.path),
                         "setting": setting.name,
                         "seed": run.read_recipe().train.seed,
-                        "score": ["dev", "test"],
+                        "score": ["validation", "test"],
                     }
                     yield partial(self._piece, order)
 

@@ -73,8 +73,8 @@ def collect(paths: Sequence[Path]) -> list[System]:
 
 
 def common_split(systems: Sequence[System]) -> str:
-    """The split to compare on: test where every run was scored on it, else dev."""
-    return "test" if all(is_scored(system, "test") for system in systems) else "dev"
+    """The split to compare on: test where every run was scored on it, else validation."""
+    return "test" if all(is_scored(system, "test") for system in systems) else "validation"
 
 
 def is_scored(system: System, split: str) -> bool:

@@ -40,7 +40,7 @@ def run_order(order: Mapping[str, Any], say: Say = lambda news: True) -> dict[st
 
     Args:
         order: action (train or score), path, the splits to score, and to train the recipe as YAML text; ``watch``
-            names the dev score of which the study wants to hear at each evaluation.
+            names the validation score of which the study wants to hear at each evaluation.
         say: Called with the news of the run as it goes.
     """
     began = time.monotonic()
@@ -68,7 +68,7 @@ class News(Silent):
     """Passes on how far a run is."""
 
     def __init__(self, say: Say, run: RunDir, watch: str | None) -> None:
-        """watch: the dev score of which each evaluation is told, and may end the run."""
+        """watch: the validation score of which each evaluation is told, and may end the run."""
         self._say = say
         self._rows = NewRows(run.history)
         self._watch = watch

@@ -94,19 +94,19 @@ class CausalLanguageModel:
         return self._tokenizer
 
     def prepare(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Pack train and dev; what was packed before comes from the cache."""
+        """Pack train and validation; what was packed before comes from the cache."""
         block = self._block(tokenizer)
         self._check_prompts(data, tokenizer)
         with main_first():
-            packed, packed_dev = (self._packed(data, tokenizer, split) for split in ("train", "dev"))
+            packed, packed_validation = (self._packed(data, tokenizer, split) for split in ("train", "validation"))
         train = Blocks(packed.tokens, block)
         if not len(train):
             raise HftuneError(
                 f"the training text has {len(packed.tokens):,} tokens, fewer than one block of {block}",
                 hint=f"set task.block_size to {max(4, len(packed.tokens) // 2)} or less, or give more text",
             )
-        dev = Blocks(packed_dev.tokens, block, self.section.stride, rest=True)
-        facts, predicted, starts = data.facts["dev"], dev.predicted, _starts_often(data)
+        validation = Blocks(packed_validation.tokens, block, self.section.stride, rest=True)
+        facts, predicted, starts = data.facts["validation"], validation.predicted, _starts_often(data)
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             losses, hits = (np.asarray(part) for part in outcome.predictions)
@@ -114,10 +114,10 @@ class CausalLanguageModel:
 
         return TrainingInputs(
             train=train,
-            dev=dev,
+            validation=validation,
             collator=NextTokenBatches(end_of_text(tokenizer, self.recipe.model.name)),
             train_lengths=train.lengths,
-            dev_lengths=dev.lengths,
+            validation_lengths=validation.lengths,
             compute_metrics=compute,
             loss=None,  # the model's own divides by the tokens of the whole update
             select_by=self.section.select_by,
@@ -146,8 +146,8 @@ class CausalLanguageModel:
         return found
 
     def probe(self, data: TextCorpus) -> list[dict[str, Any]]:
-        """The first texts of dev."""
-        texts = (text for text in data.splits["dev"].texts() if text.strip())
+        """The first texts of validation."""
+        texts = (text for text in data.splits["validation"].texts() if text.strip())
         return [{"text": text[:PROBE_TEXT]} for text, _ in zip(texts, range(PROBE_ROWS), strict=False)]
 
     def outputs(
@@ -216,7 +216,7 @@ class CausalLanguageModel:
         check_method(recipe.method, config, causal=True)
         if self.section.select_by not in SCORES:
             raise HftuneError(
-                f"task.select_by is {self.section.select_by!r}, which is not among the dev scores",
+                f"task.select_by is {self.section.select_by!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
         limit = max_positions(config)

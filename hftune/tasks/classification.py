@@ -66,16 +66,16 @@ class Classification:
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenize train and dev; the test split stays untouched until the end."""
+        """Tokenize train and validation; the test split stays untouched until the end."""
         self._check(data, tokenizer)
-        train, dev = self._tokenize(data, "train", tokenizer), self._tokenize(data, "dev", tokenizer)
+        train, validation = self._tokenize(data, "train", tokenizer), self._tokenize(data, "validation", tokenizer)
         section = self.task_section
         return TrainingInputs(
             train=train,
-            dev=dev,
+            validation=validation,
             collator=DataCollatorWithPadding(tokenizer),
             train_lengths=train.lengths,
-            dev_lengths=dev.lengths,
+            validation_lengths=validation.lengths,
             compute_metrics=self._metrics(data.labels),
             loss=ClassificationLoss(
                 weights=class_weights(section.class_weights, data.labels, data.train["label"]),
@@ -107,8 +107,8 @@ class Classification:
         )
 
     def probe(self, data: Splits) -> list[dict[str, Any]]:
-        """The first rows of dev."""
-        rows = data.dev.select(range(min(PROBE_ROWS, len(data.dev))))
+        """The first rows of validation."""
+        rows = data.validation.select(range(min(PROBE_ROWS, len(data.validation))))
         return [{name: row[name] for name in data.columns} for row in rows]
 
     def outputs(
@@ -177,7 +177,7 @@ class Classification:
         choices = {*scores, "loss"}
         if section.select_by not in choices:
             raise HftuneError(
-                f"task.select_by is {section.select_by!r}, which is not among the dev scores",
+                f"task.select_by is {section.select_by!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(sorted(choices))}",
             )
 

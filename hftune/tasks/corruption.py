@@ -19,7 +19,7 @@ from hftune.errors import HftuneError
 STREAM = 0x5BA9
 """Sets these draws apart from others that are made of the same seed and epoch."""
 UNSEEN = 2**32 - 1
-"""Stands for the epoch of dev and test: training never comes so far."""
+"""Stands for the epoch of validation and test: training never comes so far."""
 
 LEAST = 2
 """Fewest tokens of a document: something is taken out, something stays."""

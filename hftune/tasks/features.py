@@ -83,12 +83,12 @@ def precompute(
     made = {}
     for name, rows, lengths in (
         ("train", inputs.train, inputs.train_lengths),
-        ("dev", inputs.dev, inputs.dev_lengths),
+        ("validation", inputs.validation, inputs.validation_lengths),
     ):
         batches = _Batches(rows, lengths, inputs, batch_size, applied.model.device)
         features = _kept(batches, parts, frozen, listener, f"encoding {name} once")
         made[name] = FeatureRows(features, [rows[index]["labels"] for index in range(len(lengths))])
-    replaced = dataclasses.replace(inputs, train=made["train"], dev=made["dev"], collator=_stack)
+    replaced = dataclasses.replace(inputs, train=made["train"], validation=made["validation"], collator=_stack)
     return replaced, time.perf_counter() - began
 
 
@@ -153,7 +153,7 @@ def _encode(batches: _Batches, parts: Precomputed, listener: Listener, what: str
 
 def _check(applied: Applied, parts: Precomputed, inputs: TrainingInputs) -> None:
     """The head over features must say what the whole model says; one row in evaluation mode shows it."""
-    _, batch = _Batches(inputs.dev, inputs.dev_lengths, inputs, 2, applied.model.device).at(0)
+    _, batch = _Batches(inputs.validation, inputs.validation_lengths, inputs, 2, applied.model.device).at(0)
     was_training = applied.model.training
     applied.model.eval()
     parts.trained.eval()

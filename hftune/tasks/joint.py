@@ -1,6 +1,6 @@
 """Classification and a masked language model in one: labeled and unlabeled batches side by side in every step.
 
-One entry of TASKS. All that is said of classification holds here too (dev scores, baselines, the published classifier):
+One entry of TASKS. All that is said of classification holds here too (validation scores, baselines, the published classifier):
 the second loss is added, and the masked language model is kept beside the classifier. With a weight of 0 throughout it
 *is* classification.
 """
@@ -188,7 +188,7 @@ class JointLoss:
     def __call__(
         self, outputs: Mapping[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Loss of one forward pass, as its share of the update; dev has labeled rows alone."""
+        """Loss of one forward pass, as its share of the update; validation has labeled rows alone."""
         found = {"classification_loss": self.classification(outputs, labels, num_items_in_batch)}
         if "mlm_loss" in outputs:
             found["mlm_loss"] = outputs["mlm_loss"]

@@ -21,8 +21,8 @@ measured at 100,000 labels, and training takes memory too."""
 
 
 def untrained_guess(data: Splits) -> EvalPrediction:
-    """A made-up outcome on dev, or on a part of it: runs every metric once, to find a missing one before training."""
-    gold = np.asarray(data.dev["label"])
+    """A made-up outcome on validation, or on a part of it: runs every metric once, to find a missing one before training."""
+    gold = np.asarray(data.validation["label"])
     rows = min(len(gold), max(2, GUESSES // len(data.labels)))
     gold = gold[np.linspace(0, len(gold) - 1, rows).astype(np.int64)]
     predictions = np.zeros((rows, len(data.labels)), dtype=np.float32)
@@ -47,7 +47,7 @@ def check_memory(data: Splits, free: int) -> None:
     """Refuse splits whose scores would not fit into memory, before training and not after.
 
     Args:
-        data: The splits; dev and test are scored.
+        data: The splits; validation and test are scored.
         free: Bytes that this process can take.
 
     Raises:

@@ -172,7 +172,7 @@ class PairedCollator:
     pad: int
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """One batch of both; dev has labeled rows only."""
+        """One batch of both; validation has labeled rows only."""
         beside = [row["mlm"] for row in rows if "mlm" in row]
         batch = dict(self.labeled([row for row in rows if "mlm" not in row]))
         if beside:

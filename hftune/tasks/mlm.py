@@ -65,17 +65,17 @@ class MaskedLanguageModel:
         return tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenize train and dev; dev is masked once, by the data's seed."""
+        """Tokenize train and validation; validation is masked once, by the data's seed."""
         masking = masking_for(tokenizer, self.task_section.mlm_probability, self.recipe.train.seed)
         self._check(tokenizer)
-        train, dev = self._examples(data.train, tokenizer), self._fixed(data.dev, tokenizer)
+        train, validation = self._examples(data.train, tokenizer), self._fixed(data.validation, tokenizer)
         lengths = train.lengths
         return TrainingInputs(
             train=MaskedRows(train, masking),
-            dev=dev,
+            validation=validation,
             collator=MaskedCollator(int(tokenizer.pad_token_id)),
             train_lengths=lengths,
-            dev_lengths=dev.examples.lengths,
+            validation_lengths=validation.examples.lengths,
             compute_metrics=_compute,
             loss=None,  # the model's own divides by the masked tokens of the whole update
             select_by=self.task_section.select_by,
@@ -108,8 +108,8 @@ class MaskedLanguageModel:
         }
 
     def probe(self, data: Corpus) -> list[dict[str, Any]]:
-        """The first texts of dev."""
-        return [{"text": text} for text in data.dev[:PROBE_ROWS]]
+        """The first texts of validation."""
+        return [{"text": text} for text in data.validation[:PROBE_ROWS]]
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
@@ -161,7 +161,7 @@ class MaskedLanguageModel:
             check_length(config, self.task_section.max_length)
         if self.task_section.select_by not in SCORES:
             raise HftuneError(
-                f"task.select_by is {self.task_section.select_by!r}, which is not among the dev scores",
+                f"task.select_by is {self.task_section.select_by!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
 

@@ -69,9 +69,9 @@ class QuestionAnswering:
         return tokenizer
 
     def prepare(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenize train and dev; of test only the lengths are looked at."""
+        """Tokenize train and validation; of test only the lengths are looked at."""
         self._check(data, tokenizer)
-        train, dev = _tokenize(data.train, tokenizer), _tokenize(data.dev, tokenizer)
+        train, validation = _tokenize(data.train, tokenizer), _tokenize(data.validation, tokenizer)
         section, batches = self.recipe.task, NextTokenBatches(int(tokenizer.pad_token_id))
 
         def collate(rows: list[dict[str, Any]]) -> Mapping[str, Tensor]:
@@ -79,10 +79,10 @@ class QuestionAnswering:
 
         return TrainingInputs(
             train=train,
-            dev=dev,
+            validation=validation,
             collator=collate,
             train_lengths=train.lengths,
-            dev_lengths=dev.lengths,
+            validation_lengths=validation.lengths,
             compute_metrics=_mean_match,
             loss=None,
             tokens=train.fingerprint,
@@ -100,8 +100,8 @@ class QuestionAnswering:
         return constant_baseline(commonest_answer(data.train.known), data, splits)
 
     def probe(self, data: QuestionSplits) -> list[dict[str, Any]]:
-        """The first questions of dev."""
-        return [{"text": question} for question in data.dev.questions[:PROBE_ROWS]]
+        """The first questions of validation."""
+        return [{"text": question} for question in data.validation.questions[:PROBE_ROWS]]
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
@@ -170,7 +170,7 @@ class QuestionAnswering:
             )
         if recipe.task.select_by not in SCORES:
             raise HftuneError(
-                f"task.select_by is {recipe.task.select_by!r}, which is not among the dev scores",
+                f"task.select_by is {recipe.task.select_by!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
         block = max_positions(load_config(recipe.model, tokenizer))

@@ -95,7 +95,7 @@ class CorruptedRows(Dataset[dict[str, Any]]):
 
 
 class FixedRows(Dataset[dict[str, Any]]):
-    """Sequences that stay as they are, such as those of dev."""
+    """Sequences that stay as they are, such as those of validation."""
 
     def __init__(self, rows: Sequence[Numbers], characters: Sequence[float]) -> None:
         """rows: token ids; characters: how many of them the tokens after the first stand for, in each row."""

@@ -76,25 +76,25 @@ class SpanCorruption:
         return self._tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
-        """Tokenize train and dev; dev is corrupted once, in a way that training never sees."""
+        """Tokenize train and validation; validation is corrupted once, in a way that training never sees."""
         self._check(data, tokenizer)
         corruption, mark = self._corruption(tokenizer), int(tokenizer.mask_token_id)
         tokens = Tokens(data.train, tokenizer)
         refuse_without_room(tokens.sizes, data.train)
         train = CorruptedRows(tokens, corruption, self.recipe.train.seed, mark)
-        dev, drawn = self._fixed(data.dev, tokenizer)
-        lengths, told = dev.lengths, drawn.told.tolist()
+        validation, drawn = self._fixed(data.validation, tokenizer)
+        lengths, told = validation.lengths, drawn.told.tolist()
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             losses, hits = (np.asarray(part) for part in outcome.predictions)
-            return language_scores(losses, hits, lengths, told, dev.characters)
+            return language_scores(losses, hits, lengths, told, validation.characters)
 
         return TrainingInputs(
             train=train,
-            dev=dev,
+            validation=validation,
             collator=NextTokenBatches(int(tokenizer.pad_token_id)),
             train_lengths=list(train.lengths(0)),
-            dev_lengths=lengths,
+            validation_lengths=lengths,
             compute_metrics=compute,
             loss=None,  # the model's own divides by the tokens of the whole update
             select_by=self.task_section.select_by,
@@ -124,8 +124,8 @@ class SpanCorruption:
         return found
 
     def probe(self, data: Corpus) -> list[dict[str, Any]]:
-        """The first documents of dev."""
-        return [{"text": text} for text in data.dev[:PROBE_ROWS]]
+        """The first documents of validation."""
+        return [{"text": text} for text in data.validation[:PROBE_ROWS]]
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
@@ -216,11 +216,11 @@ class SpanCorruption:
                 hint=f"{model.tokenizer or model.name} has a vocabulary of its own: take text of these characters, or "
                 "start fresh with --model scratch:mingpt and no --tokenizer",
             )
-        self._warn_of_unknown(data, [name for name in ("dev", "test") if name in data.named], tokenizer)
+        self._warn_of_unknown(data, [name for name in ("validation", "test") if name in data.named], tokenizer)
         known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1], [1])}
         if self.task_section.select_by not in known:
             raise HftuneError(
-                f"task.select_by is {self.task_section.select_by!r}, which is not among the dev scores",
+                f"task.select_by is {self.task_section.select_by!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(sorted(known))}",
             )
 
@@ -239,7 +239,7 @@ class SpanCorruption:
         return Corruption.of(self.task_section, int(config.max_position_embeddings))
 
     def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[FixedRows, Plan]:
-        """Documents of dev or test, corrupted once."""
+        """Documents of validation or test, corrupted once."""
         tokens, drawn = self.drawn(texts, tokenizer, trained=False)
         refuse_without_room(tokens.sizes, texts)
         mark = int(tokenizer.mask_token_id)

@@ -45,7 +45,7 @@ def make_arguments(
     Args:
         section: How to train; learning rate and epochs are filled in by then.
         checkpoints: The run's checkpoint directory.
-        select_by: The dev score that chooses the best checkpoint.
+        select_by: The validation score that chooses the best checkpoint.
         greater_is_better: Whether more of it is better.
         keep_columns: Whether collators get columns that the model does not take.
 

@@ -91,14 +91,14 @@ def history_row(step: int, epoch: float, logs: Mapping[str, Any]) -> dict[str, A
     if "loss" in logs:
         row |= {key: _finite(logs[key]) for key in logs if key in TRAIN_KEYS or key.endswith(PART)}
     elif any(key.startswith(EVALUATION) for key in logs):
-        row |= {"split": "dev", **{key: _finite(value) for key, value in scores(logs).items()}}
+        row |= {"split": "validation", **{key: _finite(value) for key, value in scores(logs).items()}}
     else:
         return None
     return row
 
 
 def scores(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The dev scores among Trainer's evaluation metrics, by their own names."""
+    """The validation scores among Trainer's evaluation metrics, by their own names."""
     named = {key.removeprefix(EVALUATION): value for key, value in logs.items() if key.startswith(EVALUATION)}
     return {key: float(value) for key, value in named.items() if key not in NOT_SCORES}
 
@@ -109,10 +109,10 @@ def _finite(value: float) -> float | None:
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
-    """Tells the listener how far training has come, with the last loss, learning rate and dev score."""
+    """Tells the listener how far training has come, with the last loss, learning rate and validation score."""
 
     def __init__(self, listener: Listener, select_by: str) -> None:
-        """select_by: the dev score to show."""
+        """select_by: the validation score to show."""
         self.listener = listener
         self.select_by = select_by
         self.facts: dict[str, float] = {}
@@ -143,6 +143,6 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         shown = [key for key in logs if key in ("loss", "learning_rate") or (key.endswith(PART) and "loss" in logs)]
         self.facts |= {key: float(logs[key]) for key in shown}
         if EVALUATION + self.select_by in logs:
-            self.facts[f"dev {self.select_by}"] = float(logs[EVALUATION + self.select_by])
+            self.facts[f"validation {self.select_by}"] = float(logs[EVALUATION + self.select_by])
         if self.facts:
             self.listener.advance(state.global_step, self.facts)

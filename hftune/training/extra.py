@@ -62,7 +62,7 @@ OURS = {
     "resume_from_checkpoint": "a run goes on with --resume",
     "ignore_data_skip": "a resumed run must see the rows that are left",
     "restore_callback_states_from_checkpoint": "a resumed run must remember how long early stopping has waited",
-    "load_best_model_at_end": "the best checkpoint on dev is always restored",
+    "load_best_model_at_end": "the best checkpoint on validation is always restored",
     "save_only_model": "a checkpoint without its optimizer does not resume",
     "save_on_each_node": "one process writes checkpoints",
     "enable_jit_checkpoint": "hftune saves on SIGTERM, SIGINT, SIGHUP and SIGUSR1 itself",

@@ -19,12 +19,12 @@ class TrainingInputs:
     """Tokenized rows, how they become batches, how a batch becomes a loss, and what is best."""
 
     train: Dataset[Any]
-    dev: Dataset[Any]
+    validation: Dataset[Any]
     collator: Callable[[list[dict[str, Any]]], Mapping[str, Tensor]]
     train_lengths: list[int]
     """Tokens of each training row, for length buckets."""
-    dev_lengths: list[int]
-    """Tokens of each dev row."""
+    validation_lengths: list[int]
+    """Tokens of each validation row."""
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
     loss: Callable[..., Tensor] | None
     """Trainer's compute_loss_func: (outputs, labels, num_items_in_batch) → loss; None takes the model's own."""

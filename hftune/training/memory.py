@@ -21,7 +21,7 @@ from hftune.portability import peak_resident_bytes
 
 LOWER_EVALUATION = (
     "begin anew with a lower train.eval_batch_size, which gives the same scores, or with --auto-batch; with "
-    "thousands of labels, also use fewer dev rows: scores need rows × labels"
+    "thousands of labels, also use fewer validation rows: scores need rows × labels"
 )
 
 

@@ -17,7 +17,7 @@ class Listener(Protocol):
         """A countable piece of work of so many units starts; ``advance`` follows."""
 
     def advance(self, done: int, facts: Mapping[str, float]) -> None:
-        """So many units are done in all; facts are loss, learning rate, the latest dev score."""
+        """So many units are done in all; facts are loss, learning rate, the latest validation score."""
 
     def end(self) -> None:
         """The countable piece of work is over."""

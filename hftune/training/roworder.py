@@ -19,9 +19,9 @@ from hftune.training.sampler import FixedOrder, longest_first
 class RowOrderTrainer(Trainer):  # type: ignore[misc]
     """Trainer whose ``evaluate`` and ``predict`` go from long rows to short ones."""
 
-    def __init__(self, *, dev_lengths: Sequence[int], **kwargs: Any) -> None:
-        """dev_lengths: tokens of each dev row; the rest is Trainer's own."""
-        self._dev_lengths = dev_lengths
+    def __init__(self, *, validation_lengths: Sequence[int], **kwargs: Any) -> None:
+        """validation_lengths: tokens of each validation row; the rest is Trainer's own."""
+        self._dev_lengths = validation_lengths
         self._order: np.ndarray | None = None
         self.compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
         super().__init__(**kwargs)

@@ -72,12 +72,12 @@ class HftuneTrainer(ShardedTrainer):
         super().__init__(
             parts=inputs.parts,
             companion=inputs.companion,
-            dev_lengths=inputs.dev_lengths,
+            validation_lengths=inputs.validation_lengths,
             model=model,
             args=arguments,
             data_collator=inputs.collator,
             train_dataset=inputs.train,
-            eval_dataset=inputs.dev,
+            eval_dataset=inputs.validation,
             processing_class=tokenizer,
             compute_loss_func=inputs.loss,
             compute_metrics=inputs.compute_metrics,
@@ -189,7 +189,7 @@ class HftuneTrainer(ShardedTrainer):
         if f"eval_{name.removeprefix('eval_')}" not in metrics:
             known = sorted(key.removeprefix("eval_") for key in metrics)
             raise HftuneError(
-                f"the best checkpoint is chosen by {name!r}, which is not among the dev scores",
+                f"the best checkpoint is chosen by {name!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(known)}",
             )
         return bool(super()._determine_best_metric(metrics, trial))

@@ -33,7 +33,7 @@ class Trial:
         self.model: nn.Module = trainer.model
         lengths = inputs.train_lengths if inputs.epoch_lengths is None else inputs.epoch_lengths(0)
         self._train = longest_first(lengths).tolist()
-        self._dev = longest_first(inputs.dev_lengths).tolist()
+        self._dev = longest_first(inputs.validation_lengths).tolist()
         self._beside = [] if inputs.companion is None else longest_first(inputs.companion.lengths).tolist()
         self._collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="training")
 

@@ -1,4 +1,4 @@
-"""The course of training: loss on train and dev, the dev score against the baselines."""
+"""The course of training: loss on train and validation, the validation score against the baselines."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _loss(facts: RunFacts) -> Picture | None:
         return None
     name = trained_loss(facts.history)
     train = [row[name] for row in facts.history if row.get("split") is None and row.get(name) is not None]
-    dev = [row for row in facts.history if row.get("split") == "dev" and row.get("loss") is not None]
+    validation = [row for row in facts.history if row.get("split") == "validation" and row.get("loss") is not None]
     told = []
     if train:
         told.append(f"Training loss goes from {number(train[0])} to {number(train[-1])}")
-    if dev:
-        lowest = min(dev, key=lambda row: row["loss"])
+    if validation:
+        lowest = min(validation, key=lambda row: row["loss"])
         told.append(
-            f"dev loss from {number(dev[0]['loss'])} to {number(dev[-1]['loss'])}, with its lowest value, "
+            f"validation loss from {number(validation[0]['loss'])} to {number(validation[-1]['loss'])}, with its lowest value, "
             f"{number(lowest['loss'])}, at update {lowest['step']:,}"
         )
     caption = "Loss" if name == "loss" else "Loss of the classifier"
@@ -65,14 +65,14 @@ def _score(facts: RunFacts) -> Picture | None:
     if metric is None or metric == "loss":
         return None
     references = [
-        Reference(baseline_name(name), float(of_split["dev"][metric]))
+        Reference(baseline_name(name), float(of_split["validation"][metric]))
         for name, of_split in facts.baselines.items()
-        if isinstance(of_split.get("dev", {}).get(metric), int | float)
+        if isinstance(of_split.get("validation", {}).get(metric), int | float)
     ]
     figure = score_curve(facts.history, metric, references, facts.selected_step)
     if figure is None:
         return None
-    rows = [row for row in facts.history if row.get("split") == "dev" and row.get(metric) is not None]
+    rows = [row for row in facts.history if row.get("split") == "validation" and row.get(metric) is not None]
     best = (min if metric in LOWER_IS_BETTER else max)(rows, key=lambda row: row[metric])
     others = "".join(f"; the {one.label} is at {number(one.y)}" for one in references)
     name = score_name(metric)
@@ -88,12 +88,12 @@ def _lead(facts: RunFacts) -> str:
         return ""
     kept = f"The weights of update {facts.selected_step:,.0f} were kept"
     score = facts.metrics["selection"].get("score")
-    because = f": their dev {facts.main_metric_name}, {number(score)}, was the best" if score is not None else ""
+    because = f": their validation {facts.main_metric_name}, {number(score)}, was the best" if score is not None else ""
     return f"{kept}{because}."
 
 
 def _evaluations(facts: RunFacts) -> dict[str, Any]:
-    rows = [row for row in facts.history if row.get("split") == "dev"]
+    rows = [row for row in facts.history if row.get("split") == "validation"]
     names = [
         name
         for name in (rows[0] if rows else {})

@@ -22,7 +22,7 @@ def knowledge(facts: RunFacts) -> Section | None:
     found: dict[str, Any] = facts.metrics.get("knowledge") or {}
     if not found:
         return None
-    split = next((name for name in (facts.main_split, "dev") if name and "risk_coverage" in found.get(name, {})), None)
+    split = next((name for name in (facts.main_split, "validation") if name and "risk_coverage" in found.get(name, {})), None)
     curve = found[split]["risk_coverage"] if split is not None else []
     bins = found[split]["bins"] if split is not None else []
     return Section(
@@ -104,8 +104,8 @@ def _points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
 
 
 def _listed(facts: RunFacts) -> dict[str, list[dict[str, Any]]]:
-    """Splits whose answers are shown one by one: dev, and a test split that tells nothing of what is right."""
-    shown = ("dev",) if facts.answered("test") else ("dev", "test")
+    """Splits whose answers are shown one by one: validation, and a test split that tells nothing of what is right."""
+    shown = ("validation",) if facts.answered("test") else ("validation", "test")
     return {name: facts.predictions[name] for name in shown if name in facts.predictions}
 
 

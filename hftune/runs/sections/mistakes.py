@@ -15,7 +15,7 @@ MOST_TEXT = 6000
 def mistakes(facts: RunFacts) -> Section | None:
     """Most confident first; in the order of the data where the task has no probabilities."""
     # Reading test mistakes and then changing something is how a test set stops being one.
-    split = "dev" if facts.answered("dev") else facts.main_split
+    split = "validation" if facts.answered("validation") else facts.main_split
     rows = facts.answered(split) if split else []
     if split is None or not rows:
         return None
@@ -27,7 +27,7 @@ def mistakes(facts: RunFacts) -> Section | None:
     lead = f"{len(wrong):,} of {len(rows):,} rows of {split} are answered wrongly."
     if sure and len(wrong) > 1:
         lead += " The ones the model was surest of come first, with the probability it gave to each answer."
-    if split == "dev" and "test" in facts.scored:
+    if split == "validation" and "test" in facts.scored:
         lead += " Test mistakes are not shown, so that test stays unseen; they are in predictions/test.jsonl."
     return Section(
         id="mistakes",
