@@ -85,7 +85,7 @@ def with_length(folder: Path, length: int) -> dict[str, float]:
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    steps = {"train.max_steps": UPDATES + WARM, "train.batch_size": ROWS}
+    steps = {"train.max_steps": UPDATES + WARM, "train.per_device_train_batch_size": ROWS}
     turn = through_hftune(classify_recipe(folder / "rows", FULL, length, **steps), folder, skipped=WARM)
     return {"length": length, "update": turn.cpu / UPDATES}
 

@@ -53,8 +53,8 @@ def main() -> None:
             "model.vocab_size": 8000,
             "train.max_steps": asked.steps,
             "train.eval_steps": asked.steps,
-            "train.batch_size": 16,
-            "train.eval_batch_size": 8,
+            "train.per_device_train_batch_size": 16,
+            "train.per_device_eval_batch_size": 8,
         }
         command = [sys.executable, "-m", "hftune", "pretrain", "--objective", "clm", "--corpus", str(place)]
         command += ["--model", "scratch:mingpt", "--output", str(place / "run"), "--json"]

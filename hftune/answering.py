@@ -60,7 +60,7 @@ def evaluate(request: Request, listener: Listener) -> Scores:
         source, split, rows = _own_split(request, own)
     else:
         source = request.data
-        split, rows = load_question_split(QuestionData(name=source), request.split)
+        split, rows = load_question_split(QuestionData(dataset_name=source), request.split)
     refuse_marks(rows)
     refuse_long(rows, answerer.tokenizer, max_positions(answerer.model.config))
     if told := unknown_in(answerer.tokenizer, texts_of(rows), rows.where):
@@ -79,7 +79,7 @@ def evaluate(request: Request, listener: Listener) -> Scores:
         predictions=predictions,
         extras={"knowledge": {split: knowledge(predictions)}},
         lines=[" ".join(row["label"].split()) for row in predictions],
-        belongs=_file(request, split, own_data=own is not None and own.name == source),
+        belongs=_file(request, split, own_data=own is not None and own.dataset_name == source),
     )
 
 
@@ -112,7 +112,7 @@ def _own_split(request: Request, own: QuestionData | None) -> tuple[str, str, Qu
     split = request.split or ("test" if splits.test is not None and splits.test.answers is not None else "validation")
     if split not in splits.named:
         raise HftuneError(f"the run has no {split} split", hint=f"choose one with --split: {', '.join(splits.named)}")
-    return own.name, split, splits.named[split]
+    return own.dataset_name, split, splits.named[split]
 
 
 def _constant(rows: Questions) -> dict[str, dict[str, object]]:

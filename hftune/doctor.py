@@ -72,9 +72,9 @@ def _bf16() -> Finding:
     """Tried again at each call, because a cached answer can be out of date."""
     trial = try_again("bf16")
     if trial.pays:
-        return Finding("bf16 on the CPU", "ok", str(trial), "Muon uses it; --set train.precision=bf16 trains in it")
+        return Finding("bf16 on the CPU", "ok", str(trial), "Muon uses it; --set train.bf16=true trains in it")
     if trial.works:
-        return Finding("bf16 on the CPU", "ok", f"{trial}: fp32 is used unless you set train.precision=bf16")
+        return Finding("bf16 on the CPU", "ok", f"{trial}: fp32 is used unless you set train.bf16=true")
     hint = "fp32 is used everywhere, so nothing needs to be done"
     if trial.works_with and trial.speed >= CLEARLY_FASTER:
         hint += f"; to train in bf16, set {ISA_VARIABLE}={trial.works_with} for the whole command"
@@ -106,7 +106,7 @@ def _cache() -> Finding:
 def _compiler() -> Finding:
     compiler = next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
     if compiler is None:
-        return Finding("compiler", "note", "none", "train.compile needs a C++ compiler; all else works without")
+        return Finding("compiler", "note", "none", "train.torch_compile needs a C++ compiler; all else works without")
     return Finding("compiler", "ok", Path(compiler).name)
 
 

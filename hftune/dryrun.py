@@ -18,6 +18,7 @@ from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.pipeline import Job, assemble
 from hftune.runs.directory import RunDir, in_use
+from hftune.runs.naming import default_path
 from hftune.training.launch import world_size
 from hftune.training.memory import peak_memory
 from hftune.training.progress import Listener, Silent
@@ -63,32 +64,33 @@ def dry_run(recipe: Recipe, output: Path | None = None, listener: Listener | Non
         )
     if output is not None and in_use(output):
         RunDir.create(output)  # says what is in the way
-    if recipe.hub.push_to:
-        hub.check_access(recipe.hub)
+    if recipe.hub.pushes:
+        hub.check_access(recipe.hub, default_path(recipe).name if output is None else output.name)
     with tempfile.TemporaryDirectory() as folder:
         job = assemble(recipe, RunDir(Path(folder)), listener or Silent(), ahead=False)
         trainer, train = job.trainer, recipe.train
         loader = trainer.get_train_dataloader()
-        per_epoch = max(1, len(loader) // train.accumulation)
-        updates = train.max_steps or max(1, round(per_epoch * (train.epochs or 1)))
+        per_epoch = max(1, len(loader) // train.gradient_accumulation_steps)
+        updates = train.max_steps if train.max_steps > 0 else max(1, round(per_epoch * (train.num_train_epochs or 1)))
         loss, per_token = _time_batches(job, loader)
         per_pass = _time_head(job, loader) if job.applied.precomputed else None
         compiled = _time_compiled(job, loader) if trainer.args.torch_compile else None
     tokens, dev_tokens = sum(job.inputs.train_lengths), sum(job.inputs.validation_lengths)
     if per_pass is not None:
         # The frozen encoder runs once over all rows; from then on the head trains by itself.
-        per_update = per_pass * train.accumulation
+        per_update = per_pass * train.gradient_accumulation_steps
         seconds = per_token * (tokens + dev_tokens) + updates * per_update
     else:
         per_update = per_token * tokens / per_epoch  # rows of a batch may differ in number
-        evaluations = max(1, updates // (train.eval_steps or per_epoch))
+        every = train.evaluates_every or per_epoch
+        evaluations = max(1, round(updates // every if every >= 1 else 1 / every))
         # A forward pass alone is about a third of one with its backward pass.
         seconds = updates * per_update + evaluations * per_token / 3 * dev_tokens
     return Estimate(
         task=recipe.task.kind,
         data=job.facts.source,
         rows=dict(job.facts.rows),
-        model=recipe.model.name,
+        model=recipe.model.model_name_or_path,
         method=recipe.method.kind,
         device=str(trainer.args.device),
         trainable_parameters=job.applied.parameters.trainable,

@@ -83,7 +83,7 @@ def kind_of(model: str, settings: ModelSection) -> str:
     location = locate(model)
     ask_first(location, settings, USED)
     with explained(settings, USED):
-        return str(saved_facts(location, settings.revision).get("task", UNMARKED))
+        return str(saved_facts(location, settings.model_revision).get("task", UNMARKED))
 
 
 def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
@@ -102,7 +102,7 @@ def own_columns(model: str) -> LabeledData:
     section = RunDir(Path(model)).read_recipe().data if is_run(Path(model)) else None
     if not isinstance(section, LabeledData):
         return LabeledData()
-    embedded = DATASETS.get(section.name)
+    embedded = DATASETS.get(section.dataset_name)
     return section if embedded is None else embedded.columns(section)
 
 
@@ -132,7 +132,7 @@ def predict(
         raise HftuneError(
             f"{len(texts)} texts but {len(pairs)} second texts", hint="give one second text for each text"
         )
-    _, ask = predictor(str(model), settings or ModelSection(name=str(model)))
+    _, ask = predictor(str(model), settings or ModelSection(model_name_or_path=str(model)))
     rows = [
         {"text": text} if pairs is None else {"text": text, "text_pair": pairs[index]}
         for index, text in enumerate(texts)
@@ -164,10 +164,10 @@ def _by_task(request: Request, listener: Listener) -> Scores:
         raise HftuneError("a language model is scored on text alone", hint="leave columns and metrics out")
     run = RunDir.open(Path(request.model))
     # Text that is only scored needs no validation: nothing is held out of it.
-    other = {} if request.data is None else {"data.name": request.data, "data.validation_size": 0.0}
+    other = {} if request.data is None else {"data.dataset_name": request.data, "data.validation_size": 0.0}
     # What the run was allowed to trust when it was trained says nothing about whoever asks now.
     trust = request.settings.trust
-    recipe = load_recipe(run.path, {"train.eval_batch_size": request.batch_size, **other})
+    recipe = load_recipe(run.path, {"train.per_device_eval_batch_size": request.batch_size, **other})
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={**trust})})
     task = TASKS[recipe.task.kind](recipe)
     listener.stage("loading data")
@@ -179,13 +179,13 @@ def _by_task(request: Request, listener: Listener) -> Scores:
     split = request.split or next(name for name in ("test", "validation", ALL, "train") if name in known)
     if split not in known:
         raise HftuneError(
-            f"{recipe.data.name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"
+            f"{recipe.data.dataset_name} has no {split} split", hint=f"choose one with --split: {', '.join(known)}"
         )
     found = task.evaluate(run.model, data, [known[split]], listener, trust)
     # Counts of a text say nothing about that text itself.
     counted = {} if split == ALL else scored_baselines(task, recipe, data, [split])
     return Scores(
-        source=recipe.data.name,
+        source=recipe.data.dataset_name,
         split=split,
         scores=found.splits.get(known[split], {}),
         baselines={name: scores[split] for name, scores in counted.items() if split in scores},

@@ -84,7 +84,7 @@ def rows_to_score(
     listener.stage("loading data")
     model, split = Path(request.model), request.split
     if request.data is not None:
-        data = LabeledData(name=request.data, **request.columns)
+        data = LabeledData(dataset_name=request.data, **request.columns)
         split, rows = datasets.load_split(data, split, labels)
         _warn_of_overlap(model, rows["text"], split, listener)
     else:
@@ -93,10 +93,11 @@ def rows_to_score(
         rows = _own_split(data, split)
     if labeled and not is_labeled(rows):
         raise HftuneError(
-            f"the {split} split of {data.name} has no labels, so it can't be scored",
-            hint="choose a split with labels (--split validation), or write predictions for this one with --output FILE",
+            f"the {split} split of {data.dataset_name} has no labels, so it can't be scored",
+            hint="choose a split with labels (--split validation), or write predictions for this one with --output "
+            "FILE",
         )
-    return data.name, split, rows
+    return data.dataset_name, split, rows
 
 
 def _warn_of_overlap(model: Path, texts: Sequence[str], split: str, listener: Listener) -> None:

@@ -32,7 +32,7 @@ class Plan:
     @property
     def on_cpu(self) -> bool:
         """Whether no accelerator takes part."""
-        asked = self.recipe is not None and self.recipe.train.device == "cpu"
+        asked = self.recipe is not None and self.recipe.train.use_cpu
         return self.launch.cpu or asked or not self.gpus
 
     @property
@@ -50,7 +50,11 @@ class Plan:
         """Training rows of one update."""
         if self.recipe is None:
             return None
-        return self.recipe.train.batch_size * self.recipe.train.accumulation * self.launch.started
+        return (
+            self.recipe.train.per_device_train_batch_size
+            * self.recipe.train.gradient_accumulation_steps
+            * self.launch.started
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
@@ -138,12 +142,12 @@ def _machines(plan: Plan) -> Finding | None:
 
 
 def _precision(plan: Plan) -> Finding:
-    asked = "auto" if plan.recipe is None else plan.recipe.train.precision
+    asked = None if plan.recipe is None else plan.recipe.train.precision
     try:
         chosen = number_format(asked, cpu=plan.on_cpu, launcher=plan.launch.precision)
     except HftuneError as error:
         return Finding("precision", "bad", error.message, error.hint)
-    return Finding("precision", "ok", f"{chosen} (train.precision {asked}, mixed_precision {plan.launch.precision})")
+    return Finding("precision", "ok", f"{chosen} (recipe: {asked or 'unset'}, mixed_precision {plan.launch.precision})")
 
 
 def _sharding(plan: Plan) -> Finding:
@@ -160,8 +164,8 @@ def _sharding(plan: Plan) -> Finding:
         return Finding(what, "bad", "FSDP1, which flattens weights so that they have no names", hint)
     if settings.use_deepspeed and find_spec("deepspeed") is None:
         return Finding(what, "bad", "DeepSpeed is not installed", "pip install deepspeed, or use FSDP")
-    if plan.recipe is not None and plan.recipe.train.optimizer == "muon":
-        return Finding(what, "bad", f"{sharding}, but Muon needs whole matrices", "set train.optimizer=adamw")
+    if plan.recipe is not None and plan.recipe.train.optim == "muon":
+        return Finding(what, "bad", f"{sharding}, but Muon needs whole matrices", "set train.optim=adamw_torch_fused")
     if plan.on_cpu:
         return Finding(what, "note", f"{sharding} on a CPU", "of use only to try it out, with DS_ACCELERATOR=cpu")
     return Finding(what, "ok", sharding)
@@ -169,23 +173,23 @@ def _sharding(plan: Plan) -> Finding:
 
 def _compiling(plan: Plan) -> Finding | None:
     backend = str(plan.launch.settings.dynamo_backend or "no").lower()
-    if backend == "no" or (plan.recipe is not None and plan.recipe.train.compile):
+    if backend == "no" or (plan.recipe is not None and plan.recipe.train.torch_compile):
         return None
-    hint = "leave dynamo_config out of the launch config, or set train.compile=true"
-    return Finding("compiling", "bad", f"dynamo_backend {backend}, but train.compile is off", hint)
+    hint = "leave dynamo_config out of the launch config, or set train.torch_compile=true"
+    return Finding("compiling", "bad", f"dynamo_backend {backend}, but train.torch_compile is off", hint)
 
 
 def _update(plan: Plan) -> Finding:
     if plan.recipe is None:
         return Finding("update", "note", "not known without a recipe", "name what would be trained: --recipe NAME")
     train, count = plan.recipe.train, plan.launch.started
-    passes, processes = _many(train.accumulation, "pass"), _many(count, "process")
-    found = f"{train.batch_size} rows × {passes} × {processes} = {plan.update_rows:,} rows"
-    alone = train.batch_size * train.accumulation
+    passes, processes = _many(train.gradient_accumulation_steps, "pass"), _many(count, "process")
+    found = f"{train.per_device_train_batch_size} rows × {passes} × {processes} = {plan.update_rows:,} rows"
+    alone = train.per_device_train_batch_size * train.gradient_accumulation_steps
     if count == 1:
         return Finding("update", "ok", found)
-    share = train.batch_size // count
-    same = f"; --batch-size {share} keeps them" if share * count == train.batch_size else ""
+    share = train.per_device_train_batch_size // count
+    same = f"; --batch-size {share} keeps them" if share * count == train.per_device_train_batch_size else ""
     hint = f"one process has {alone:,}, and the learning rate was chosen for them{same}"
     return Finding("update", "note", found, hint)
 

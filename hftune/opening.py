@@ -77,7 +77,8 @@ def _says_how_to_go_on(path: Path) -> Iterator[None]:
         if worker is not None:
             raise RunFailed(
                 f"a data loading process ({worker[0]}) {worker[1]}; checkpoints in {path} are intact",
-                hint=f"{worker[1].hint}; train.workers=0 loads data in the training process. Then continue with "
+                hint=f"{worker[1].hint}; train.dataloader_num_workers=0 loads data in the training process. Then "
+                "continue with "
                 f"--output {path} --resume",
             ) from error
         if not disk_is_full(error):
@@ -99,8 +100,11 @@ def _lost_a_process() -> RunFailed:
 
 def _what_to_lower(recipe: Recipe) -> tuple[str, str]:
     """What memory goes with before and after training, where rows are encoded and scored."""
-    size = recipe.train.eval_batch_size
-    return "outside training", f"take a smaller model, or a lower train.eval_batch_size ({size}), which scores the same"
+    size = recipe.train.per_device_eval_batch_size
+    return (
+        "outside training",
+        f"take a smaller model, or a lower train.per_device_eval_batch_size ({size}), which scores the same",
+    )
 
 
 def refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:

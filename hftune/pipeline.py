@@ -78,7 +78,7 @@ def train(
         HftuneError: The request can't be carried out; nothing was trained and nothing is left behind.
         RunFailed: Training or verification went wrong; checkpoints are kept.
     """
-    join(recipe.train.device)
+    join(recipe.train.use_cpu)
     listener = listener if listener and is_main_process() else Silent()
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and (run := RunDir.open(path, to_train=True)).complete:
@@ -145,11 +145,11 @@ def train_seeds(
     listener: Listener | None = None,
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs."""
-    join(recipe.train.device)
+    join(recipe.train.use_cpu)
     listener = listener if listener and is_main_process() else Silent()
-    if recipe.hub.push_to:
+    if recipe.hub.pushes:
         raise HftuneError(
-            f"several seeds can't be pushed to one repository ({recipe.hub.push_to})",
+            f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
             hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
@@ -204,7 +204,11 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
     ahead_seconds = 0.0
     if ahead:
         inputs, ahead_seconds = precompute(
-            inputs, applied, device=recipe.train.device, batch_size=recipe.train.eval_batch_size, listener=listener
+            inputs,
+            applied,
+            use_cpu=recipe.train.use_cpu,
+            batch_size=recipe.train.per_device_eval_batch_size,
+            listener=listener,
         )
     trainer = training.build(
         recipe.train,
@@ -221,7 +225,7 @@ def assemble(recipe: Recipe, run: RunDir, listener: Listener, *, ahead: bool = T
         },
     )
     # What is scored at the end goes by the size that was found to fit.
-    train = recipe.train.model_copy(update={"eval_batch_size": trainer.args.per_device_eval_batch_size})
+    train = recipe.train.model_copy(update={"per_device_eval_batch_size": trainer.args.per_device_eval_batch_size})
     task = task if train == recipe.train else TASKS[recipe.task.kind](recipe.model_copy(update={"train": train}))
     listener.note(trainer.launched.in_words())
     known = {"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()}

@@ -30,31 +30,37 @@ from hftune.training.progress import Silent
 
 WORDS = ("the", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "slept", "barked", "all", "day")
 BERT = {"model.vocab_size": 300}
-GPT = {"model.name": "scratch:mingpt", "model.layers": 1, "model.heads": 2, "model.width": 16, "model.dropout": 0.1}
-FEW = {"method.virtual_tokens": 4}
+GPT = {
+    "model.model_name_or_path": "scratch:mingpt",
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.hidden_size": 16,
+    "model.dropout": 0.1,
+}
+FEW = {"method.num_virtual_tokens": 4}
 TRAINING: dict[str, Any] = {
-    "train.epochs": 2,
-    "train.batch_size": 8,
+    "train.num_train_epochs": 2,
+    "train.per_device_train_batch_size": 8,
     "train.learning_rate": 5e-3,
-    "train.log_steps": 2,
-    "train.keep_checkpoints": 99,
+    "train.logging_steps": 2,
+    "train.save_total_limit": 99,
 }
 """43 rows: 6 updates an epoch, the last of 3 rows; 12 in all."""
 TASKS: dict[str, dict[str, Any]] = {
-    "classify": {"data.name": "labeled", "data.max_length": 16, **BERT},
-    "joint": {"data.name": "labeled", "data.max_length": 16, "data.unlabeled": "lines.txt", **BERT},
-    "mlm": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_length": 16, **BERT},
-    "span": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "model.block": 32, **GPT},
-    "clm": {"data.corpus": "text", "model.block": 16, "model.vocab_size": 300, "task.sample_tokens": 4, **GPT},
-    "answer": {"data.name": "questions", "model.block": 48, **GPT},
+    "classify": {"data.dataset_name": "labeled", "data.max_seq_length": 16, **BERT},
+    "joint": {"data.dataset_name": "labeled", "data.max_seq_length": 16, "data.unlabeled": "lines.txt", **BERT},
+    "mlm": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_seq_length": 16, **BERT},
+    "span": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "model.block_size": 32, **GPT},
+    "clm": {"data.corpus": "text", "model.block_size": 16, "model.vocab_size": 300, "task.max_new_tokens": 4, **GPT},
+    "answer": {"data.dataset_name": "questions", "model.block_size": 48, **GPT},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
-    "muon": {"train.optimizer": "muon"},
+    "muon": {"train.optim": "muon"},
     "head": {"method.kind": "head"},
     "head-uncached": {"method.kind": "head", "method.cache_features": False},
     "prefix": {"method.kind": "prefix", **FEW},
-    "prefix-projected": {"method.kind": "prefix", "method.projection": True, **FEW},
+    "prefix-projected": {"method.kind": "prefix", "method.prefix_projection": True, **FEW},
     "prompt": {"method.kind": "prompt", **FEW},
     "ptuning": {"method.kind": "ptuning", **FEW},
     "lora": {"method.kind": "lora"},
@@ -93,11 +99,11 @@ def write_data(home: Path) -> Path:
 
 def recipe(home: Path, task: str, method: str = "full", **changes: Any) -> Recipe:
     settings = {**TASKS[task], **TRAINING, **METHODS[method], **changes}
-    for key in ("data.name", "data.corpus", "data.unlabeled"):
+    for key in ("data.dataset_name", "data.corpus", "data.unlabeled"):
         if key in settings:
             settings[key] = str(home / settings[key])
     if "data.corpus" in settings:
-        settings["data.name"] = settings.pop("data.corpus")
+        settings["data.dataset_name"] = settings.pop("data.corpus")
     return load_recipe(None, settings, task=task)
 
 
@@ -117,7 +123,7 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
         trainer.add_callback(SignalAt(stop, WARNING_SIGNAL))
     if lost == "rng":
         trainer._load_rng_state = lambda checkpoint: None
-    if lost == "optimizer":
+    if lost == "optim":
         trainer._load_optimizer_and_scheduler = lambda checkpoint: None
     try:
         fit(trainer, resume=resume)

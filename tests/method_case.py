@@ -120,8 +120,14 @@ class MethodCase:
         inputs, _ = precompute(inputs, applied, device="cpu", batch_size=16, listener=Silent())
         trainer = build(
             TrainSection(
-                **{"epochs": 3, "max_steps": STEPS, "learning_rate": 2e-2, "batch_size": 8, "eval_steps": EVERY}
-                | {"log_steps": 1, "keep_checkpoints": 9, **self.settings}
+                **{
+                    "num_train_epochs": 3,
+                    "max_steps": STEPS,
+                    "learning_rate": 2e-2,
+                    "per_device_train_batch_size": 8,
+                    "eval_steps": EVERY,
+                }
+                | {"logging_steps": 1, "save_total_limit": 9, **self.settings}
             ),
             inputs,
             model=applied.trained,

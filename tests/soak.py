@@ -39,22 +39,26 @@ from hftune.pipeline import train
 from hftune.training.checkpoints import fault, listed, step_of
 from hftune.training.progress import Silent
 
-LONGER = {"train.epochs": 6}
+LONGER = {"train.num_train_epochs": 6}
 """36 steps in place of 12, so that most of a run is training and not loading."""
-HALF = {"train.batch_size": 4, "train.device": "cpu"}
+HALF = {"train.per_device_train_batch_size": 4, "train.use_cpu": True}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "classify": ("classify", "full", {"train.eval_steps": 4}),
     "classify, two processes": (
         "classify",
         "full",
-        {"train.batch_size": 4, "train.eval_steps": 4, "train.device": "cpu"},
+        {"train.per_device_train_batch_size": 4, "train.eval_steps": 4, "train.use_cpu": True},
     ),
-    "lora, two checkpoints": ("classify", "lora", {"train.eval_steps": 3, "train.keep_checkpoints": 2}),
+    "lora, two checkpoints": ("classify", "lora", {"train.eval_steps": 3, "train.save_total_limit": 2}),
     "prefix": ("classify", "prefix", {"train.eval_steps": 4}),
     "head, cached features": ("classify", "head", {"train.eval_steps": 4}),
-    "joint": ("joint", "full", {"train.batch_size": 4, "train.accumulation": 2, "train.eval_steps": 5}),
-    "mlm": ("mlm", "full", {"train.workers": 1}),
-    "span": ("span", "muon", {"train.eval_steps": 4, "train.keep_checkpoints": 1}),
+    "joint": (
+        "joint",
+        "full",
+        {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2, "train.eval_steps": 5},
+    ),
+    "mlm": ("mlm", "full", {"train.dataloader_num_workers": 1}),
+    "span": ("span", "muon", {"train.eval_steps": 4, "train.save_total_limit": 1}),
     "span, two processes": ("span", "full", {**HALF, "train.eval_steps": 4}),
     "clm": ("clm", "full", {"train.eval_steps": 5}),
     "answer": ("answer", "full", {"train.eval_steps": 4}),

@@ -42,7 +42,7 @@ LONG_ENOUGH = (
     "--eval-steps",
     "60",
     "-s",
-    "train.schedule=constant",
+    "train.lr_scheduler_type=constant_with_warmup",
 )
 
 
@@ -57,7 +57,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "test.tsv").write_text("Where was Eve Elm born?\nWhere was Gus Gray born?\n")
     (data / "wiki.txt").write_text("".join(f"{name} was born in {town}?\n" for name, town in list(BORN.items())[:5]))
     run = RunDir.create(place / "pretrained")
-    run.write_recipe(load_recipe(None, {"task.kind": "span", "data.name": str(data / "wiki.txt")}))
+    run.write_recipe(load_recipe(None, {"task.kind": "span", "data.dataset_name": str(data / "wiki.txt")}))
     tokenizer = build_char_tokenizer(LETTERS, block_size=BLOCK)
     save_causal_lm(tiny(tokenizer), tokenizer, run.model, task="span")
     return place
@@ -90,7 +90,9 @@ def test_the_run(tuned: Path) -> None:
     metrics = json.loads((tuned / "metrics.json").read_text())
     assert metrics["verified"] and metrics["task"] == "answer" and metrics["selection"]["metric"] == "exact_match"
     validation = metrics["splits"]["validation"]
-    assert validation["exact_match"] == metrics["selection"]["score"] == pytest.approx(1 / 3), "only Ann Ash is in train"
+    assert validation["exact_match"] == metrics["selection"]["score"] == pytest.approx(1 / 3), (
+        "only Ann Ash is in train"
+    )
     assert set(validation) == {"exact_match", "ece", "aurc", "loss"} and "test" not in metrics["splits"]
     assert metrics["baselines"]["constant"]["validation"] == {"exact_match": 0.0, "answer": "Bonn"}
     assert metrics["pretraining"] == {"corpus": "wiki.txt", "documents": 5, "template": "Where was {} born?"}
@@ -218,7 +220,7 @@ def test_rows_that_do_not_fit_the_model(
 def test_another_vocabulary_is_refused(there: Path, hftune: Hftune, tmp_path: Path) -> None:
     tokenizer = build_char_tokenizer(["Where was born? other letters xyz"], block_size=BLOCK)
     save_causal_lm(tiny(tokenizer), tokenizer, tmp_path / "other", task="span")
-    other = ("--set", f"model.tokenizer={tmp_path / 'other'}")
+    other = ("--set", f"model.tokenizer_name={tmp_path / 'other'}")
     (tmp_path / "train.tsv").write_text("Where was a born?\tb\nWhere was b born?\ta\n")
     (tmp_path / "dev.tsv").write_text("Where was a born?\tb\n")
     code, _, err = hftune("finetune", "--from", "pretrained", "--data", str(tmp_path), *other, "--dry-run")
@@ -330,4 +332,4 @@ def test_what_cannot_answer_is_refused(there: Path) -> None:
     with pytest.raises(HftuneError, match="was not trained to answer"):
         Answerer.load("pretrained")
     assert AutoTokenizer.from_pretrained("pretrained/model").mask_token == "⁇"
-    assert QuestionData(name="births").kind == "questions"
+    assert QuestionData(dataset_name="births").kind == "questions"

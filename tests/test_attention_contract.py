@@ -185,7 +185,7 @@ def test_dropout_acts_in_training_only(attention: str) -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_dropout_that_was_asked_for_is_trained_with_and_saved(attention: str, rate: float, tmp_path: Path) -> None:
     tokenizer = build_char_tokenizer(["abc"])
-    section = ModelSection(name="scratch:mingpt-tiny", attention=attention, dropout=rate)
+    section = ModelSection(model_name_or_path="scratch:mingpt-tiny", attention=attention, dropout=rate)
     model, ids = load_causal_lm(section, tokenizer).model.train(), torch.tensor([[3, 4, 5, 3]])
     assert torch.equal(model(ids).logits, model(ids).logits) == (rate == 0)
     save_causal_lm(model, tokenizer, tmp_path, task="span")

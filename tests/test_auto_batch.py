@@ -1,4 +1,5 @@
-"""train.auto_batch: what fits is found before training, updates keep their rows, resume keeps what was found."""
+"""train.auto_find_batch_size: what fits is found before training, updates keep their rows, resume keeps what was
+found."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from hftune.training.trial import Trial
 
 pytestmark = pytest.mark.numeric
 
-AUTO = {"train.auto_batch": True}
+AUTO = {"train.auto_find_batch_size": True}
 Tight = Callable[..., None]
 
 
@@ -140,7 +141,7 @@ def updates(trainer: Any, epochs: int = 2) -> list[list[str]]:
 @pytest.mark.parametrize("task", TASKS)
 def test_updates_keep_their_rows_and_their_loss(home: Path, tmp_path: Path, tight: Tight, task: str) -> None:
     """43 rows in updates of 8: the last has 3, fewer than it has passes when they are lowered to 2 rows each."""
-    settings = {"model.dropout": 0.0, "train.epochs": 1, "train.log_steps": 1}
+    settings = {"model.dropout": 0.0, "train.num_train_epochs": 1, "train.logging_steps": 1}
     plain = recipe(home, task, **settings)
     before = assemble(plain, RunDir(tmp_path / "rows"), Silent())
     sitting(plain, tmp_path / "plain")
@@ -151,7 +152,8 @@ def test_updates_keep_their_rows_and_their_loss(home: Path, tmp_path: Path, tigh
     assert (job.trainer.batches.batch_size, job.trainer.batches.accumulation) == (2, 4)
     assert updates(job.trainer) == updates(before.trainer)
     assert (
-        "auto batch: 8 rows a pass do not fit, 2 do; train.accumulation is 4 in place of 1, so that every update has "
+        "auto batch: 8 rows a pass do not fit, 2 do; train.gradient_accumulation_steps is 4 in place of 1, so that "
+        "every update has "
         "the same rows" in heard.notes
     )
     sitting(lowered, tmp_path / "lowered")
@@ -191,7 +193,7 @@ def test_evaluations_are_lowered_too(home: Path, tmp_path: Path, tight: Tight) -
     heard = Heard()
     job = assemble(recipe(home, "clm", **AUTO), RunDir(tmp_path), heard)
     assert job.trainer.args.per_device_eval_batch_size == 4
-    assert job.task.recipe.train.eval_batch_size == 4, "what is scored at the end goes by it"
+    assert job.task.recipe.train.per_device_eval_batch_size == 4, "what is scored at the end goes by it"
     assert "auto batch: evaluations take 4 rows in place of 64" in heard.notes
 
 
@@ -199,13 +201,13 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
     tight(0)
     with pytest.raises(RunFailed, match="not even a pass of 1 row fits") as failed:
         assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), Silent())
-    assert "data.max_length" in failed.value.hint
+    assert "data.max_seq_length" in failed.value.hint
     odd = recipe(home, "joint", **AUTO, **{"task.mlm_batch_size": 5})
     with pytest.raises(RunFailed, match="a pass of 8 rows beside 5 unlabeled ones"):
         assemble(odd, RunDir(tmp_path), Silent())
     monkeypatch.setattr(HftuneTrainer, "sharding", True)
     with pytest.raises(HftuneError, match="sharded"):
-        Case(tmp_path, {"auto_batch": True}).trainer()
+        Case(tmp_path, {"auto_find_batch_size": True}).trainer()
 
 
 def test_a_device_says_no(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +244,7 @@ def found_in_rank(rank_rows: list[int], wanted: Any, folder: Path) -> None:
 
 
 def test_processes_agree_on_what_fits_all(home: Path, tmp_path: Path) -> None:
-    wanted = recipe(home, "classify", **AUTO, **{"train.device": "cpu"})
+    wanted = recipe(home, "classify", **AUTO, **{"train.use_cpu": True})
     # Both live on one machine: each may have half of what is free there.
     assert joined(start_ranks(2, in_rank, found_in_rank, [16, 4], wanted, tmp_path)) == [0, 0]
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [[2, 4], [2, 4]]
@@ -250,14 +252,22 @@ def test_processes_agree_on_what_fits_all(home: Path, tmp_path: Path) -> None:
 
 def test_from_the_command_line(here: Path, tight: Tight, hftune: Callable[..., tuple[int, str, str]]) -> None:
     tight(4)
-    command = ("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK, "--auto-batch")
+    command = (
+        "classify",
+        "--data",
+        str(csv_folder(here / "data")),
+        "--output",
+        "run",
+        *QUICK,
+        "--auto-find-batch-size",
+    )
     code, _, err = hftune(*command)
     assert code == 0, err
     assert "8 rows a pass do not fit, 4 do" in err
     speed = json.loads((here / "run" / "metrics.json").read_text())["speed"]
     assert (speed["batch_size"], speed["accumulation"]) == (4, 2)
     code, _, err = hftune(*command[:-1], "--resume")
-    assert (code, "train.auto_batch: True → False" in err) == (2, True)
+    assert (code, "train.auto_find_batch_size: True → False" in err) == (2, True)
 
 
 GIGABYTE = 2**30

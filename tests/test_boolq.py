@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_original_files(folder: Path) -> None:
-    splits = datasets.load(LabeledData(name=str(folder)))
+    splits = datasets.load(LabeledData(dataset_name=str(folder)))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert (len(splits.train), len(splits.validation)) == (54, 18)
     assert splits.test is not None and len(splits.test) == 6, "test is cut from train"
@@ -76,14 +76,14 @@ def test_the_files_of_superglue(tmp_path: Path) -> None:
     write(tmp_path / "BoolQ" / "train.jsonl", renamed(questions(30, 1)))
     write(tmp_path / "BoolQ" / "val.jsonl", renamed(questions(9, 2)))
     write(tmp_path / "BoolQ" / "test.jsonl", renamed(questions(9, 3), labeled=False))
-    splits = datasets.load(LabeledData(name=str(tmp_path / "BoolQ")))
+    splits = datasets.load(LabeledData(dataset_name=str(tmp_path / "BoolQ")))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert splits.test is not None and splits.test["label"] == [-1] * 9
     assert splits.train[0]["text"].startswith("is house") and "built long ago" in splits.train[0]["text_pair"]
 
 
 def test_the_embedded_sample() -> None:
-    splits = datasets.load(LabeledData(name="boolq-mini"))
+    splits = datasets.load(LabeledData(dataset_name="boolq-mini"))
     assert splits.is_pair and splits.labels == ("false", "true")
     assert len(splits.validation) == 800 and splits.test is not None
     assert 0.58 < sum(splits.train["label"]) / len(splits.train) < 0.66
@@ -94,17 +94,17 @@ def test_there_is_a_recipe_for_every_method(model: str) -> None:
     for kind in METHODS:
         recipe = load_recipe(f"boolq/{model}/{kind}", task="classify")
         assert recipe.method.kind == kind
-        assert recipe.data.truncate == "second"
-        assert recipe.data.name == ("boolq-mini" if model == "mini" else "google/boolq")
+        assert recipe.data.truncation == "second"
+        assert recipe.data.dataset_name == ("boolq-mini" if model == "mini" else "google/boolq")
         if kind in ("prefix", "prompt"):
             assert recipe.method.positions == 128
-        assert recipe.data.max_length + recipe.method.positions <= 512
+        assert recipe.data.max_seq_length + recipe.method.positions <= 512
 
 
 def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hftune: Hftune) -> None:
     code, out, err = hftune(
         *("boolq", "--method", "prefix", "--data", str(folder), "--output", "run", "--json", *QUICK),
-        *("--set", "method.virtual_tokens=4"),
+        *("--set", "method.num_virtual_tokens=4"),
     )
     assert code == 0, err
     metrics = json.loads(out)
@@ -115,7 +115,9 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
 
     code, out, err = hftune("evaluate", "run", "--split", "validation", "--json")
     assert code == 0, err
-    assert json.loads(out)["splits"]["validation"]["accuracy"] == pytest.approx(metrics["splits"]["validation"]["accuracy"])
+    assert json.loads(out)["splits"]["validation"]["accuracy"] == pytest.approx(
+        metrics["splits"]["validation"]["accuracy"]
+    )
     row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
     write(here / "ask.jsonl", [{"text": row["text"], "text_pair": row["text_pair"]}, *questions(18, 2)])
     code, out, err = hftune("predict", "run", "--file", "ask.jsonl")
@@ -176,14 +178,14 @@ def test_merging_makes_a_plain_checkpoint(folder: Path, here: Path, hftune: Hftu
 def test_what_is_refused_before_training(folder: Path, here: Path, hftune: Hftune) -> None:
     data = ("--data", str(folder), "--set", "model.vocab_size=300")
     code, _, err = hftune("boolq", "--method", "prefix", "--max-length", "400", *data)
-    assert code == 2 and "--max-length 384 or --set method.virtual_tokens=112" in err
-    assert "400 tokens of text (data.max_length) and 128 virtual tokens (method.virtual_tokens) make 528" in err
+    assert code == 2 and "--max-length 384 or --set method.num_virtual_tokens=112" in err
+    assert "400 tokens of text (data.max_seq_length) and 128 virtual tokens (method.num_virtual_tokens) make 528" in err
     code, _, err = hftune("boolq", "--method", "prefix", "--set", "train.gradient_checkpointing=true", *data)
     assert code == 2 and "gradient_checkpointing" in err
     code, _, err = hftune("boolq", "--method", "prefx", *data)
     assert code == 2 and "did you mean 'prefix'?" in err
     code, _, err = hftune("boolq", "--method", "full", "--max-length", "6", *data)
-    assert code == 2 and "data.truncate" in err and "--max-length" in err
+    assert code == 2 and "data.truncation" in err and "--max-length" in err
     assert not (here / "runs").exists() or not list((here / "runs").iterdir())
 
 
@@ -206,15 +208,17 @@ def test_a_pretrained_model_is_not_trained_like_fresh_weights(
     for arguments, expected in (
         (("--model", "some/model"), (5e-5, 3.0, "second")),
         (("--model", "some/model", "--method", "lora", "--epochs", "2"), (5e-4, 2.0, "second")),
-        (("--model", "some/model", "--lr", "1e-4", "--set", "train.epochs=5"), (1e-4, 5.0, "second")),
+        (("--model", "some/model", "--lr", "1e-4", "--set", "train.num_train_epochs=5"), (1e-4, 5.0, "second")),
         (("--model", "scratch:tinybert"), (7e-4, 12.0, "second")),
         ((), (7e-4, 12.0, "second")),
     ):
         hftune("boolq", *arguments)
         recipe = seen.pop()
-        assert (recipe.train.learning_rate, recipe.train.epochs, recipe.data.truncate) == expected, arguments
+        assert (recipe.train.learning_rate, recipe.train.num_train_epochs, recipe.data.truncation) == expected, (
+            arguments
+        )
 
-    sets = {"model.name": "some/model", "train.learning_rate": None, "train.epochs": None}
+    sets = {"model.model_name_or_path": "some/model", "train.learning_rate": None, "train.num_train_epochs": None}
     plan = make_plan({**read_values(find_study("boolq-methods"))[0], "set": sets}, "the study")
     rates = {recipe.method.kind: recipe.train for recipe in (recipe_for(plan, one, 1) for one in grid(plan))}
     assert (rates["full"].learning_rate, rates["lora"].learning_rate) == (5e-5, 5e-4)
@@ -232,21 +236,21 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     given: dict[str, Any] = {}
     monkeypatch.setattr(command, "sweep", lambda **arguments: given.update(arguments))
     code, _, err = hftune(
-        "boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--labels", "50", "-j", "2"
+        "boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--max-train-samples", "50", "-j", "2"
     )
     assert code == 0, err
     assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
-    assert given["over"] == ["method=full,head,prefix,prompt,ptuning,lora,ia3,bitfit"]
+    assert given["grid"] == ["method=full,head,prefix,prompt,ptuning,lora,ia3,bitfit"]
     assert given["sets"] == [
-        *('model.name="some/model"', "data.labels=50"),
-        *("train.learning_rate=null", "train.epochs=null"),
+        *('model.model_name_or_path="some/model"', "data.max_train_samples=50"),
+        *("train.learning_rate=null", "train.num_train_epochs=null"),
     ]
     assert given["dry_run"] is False
     assert hftune("boolq", "--method", "all", "--dry-run")[0] == 0 and given["dry_run"] is True
-    for flag in (("--merge",), ("--push-to-hub", "a/b")):
+    for flag in (("--merge",), ("--hub-model-id", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
-    assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["over"] == ["method=lora,head"]
+    assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["grid"] == ["method=lora,head"]
     code, _, err = hftune("boolq", "--method", "lora,hed")
     assert code == 2 and "got 'hed'" in err and "did you mean 'head'?" in err and "learning rate" not in err
     code, _, err = hftune("boolq", "--method", "lora", "--jobs", "2")

@@ -35,7 +35,7 @@ def put(path: Path, hours: float, size: int = 400) -> Path:
 def packed(folder: Path, text: str) -> Packed:
     folder.mkdir(exist_ok=True)
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    corpus = stream_corpus(CorpusData(name=str(folder / "text.txt"), validation_size=0.0))
+    corpus = stream_corpus(CorpusData(dataset_name=str(folder / "text.txt"), validation_size=0.0))
     tokenizer = train_vocabulary("bpe", lambda: ["some text"], Learning(258))
     return pack(corpus.splits["train"], corpus.facts["train"], tokenizer, 0)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hftune.training.decay import adamw_for
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune import methods
@@ -31,7 +32,6 @@ from hftune.runs.directory import RunDir
 from hftune.tasks import packing
 from hftune.tasks.causal_lm import score_split
 from hftune.tasks.packing import Blocks, pack
-from hftune.training.decay import adamw_for
 from hftune.training.progress import Silent
 
 pytestmark = pytest.mark.numeric
@@ -55,15 +55,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(folder: Path, **settings: Any) -> Recipe:
     values = {
-        "data.name": str(folder),
-        "model.name": "scratch:mingpt-tiny",
+        "data.dataset_name": str(folder),
+        "model.model_name_or_path": "scratch:mingpt-tiny",
         "model.vocab_size": 300,
-        "model.block": 32,
-        "task.sample_tokens": 6,
+        "model.block_size": 32,
+        "task.max_new_tokens": 6,
         "train.max_steps": 12,
         "train.eval_steps": 6,
-        "train.batch_size": 8,
-        "train.log_steps": 1,
+        "train.per_device_train_batch_size": 8,
+        "train.logging_steps": 1,
     }
     return load_recipe(None, values | settings, task="clm")
 
@@ -103,7 +103,7 @@ def test_a_batch_predicts_what_is_new_in_each_block() -> None:
 
 def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
-    corpus = stream_corpus(CorpusData(name=str(tmp_path / "text.txt"), validation_size=0.0))
+    corpus = stream_corpus(CorpusData(dataset_name=str(tmp_path / "text.txt"), validation_size=0.0))
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
     split, facts = corpus.splits["train"], corpus.facts["train"]
     packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
@@ -159,7 +159,7 @@ def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_perplexity_is_that_of_transformers(folder: Path) -> None:
-    corpus = stream_corpus(CorpusData(name=str(folder), validation_size=0.1))
+    corpus = stream_corpus(CorpusData(dataset_name=str(folder), validation_size=0.1))
     tokenizer = train_vocabulary("bpe", corpus.splits["train"].texts, Learning(290), exact=False)
     torch.manual_seed(0)
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40, "bos_token_id": 0, "eos_token_id": 0}
@@ -196,7 +196,7 @@ def test_perplexity_is_that_of_transformers(folder: Path) -> None:
 @pytest.mark.parametrize("section", [LoraMethod(rank=2), Ia3Method(), BitfitMethod()], ids=lambda one: one.kind)
 def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: Any, tmp_path: Path) -> None:
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
-    base = ModelSection(name=name)
+    base = ModelSection(model_name_or_path=name)
     torch.manual_seed(0)
     applied = methods.apply(load_causal_lm(base, tokenizer).model, section, ())
     ids = torch.tensor([tokenizer("the cat saw a bird")["input_ids"]])
@@ -289,8 +289,12 @@ def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[
     code, out, err = hftune("evaluate", path, "--split", "validation", "--json")
     assert code == 0, err
     told = json.loads(out)
-    assert told["splits"]["validation"]["loss"] == pytest.approx(result.metrics["splits"]["validation"]["loss"], rel=1e-5)
-    assert told["baselines"]["bigram"]["validation"] == pytest.approx(result.metrics["baselines"]["bigram"]["validation"])
+    assert told["splits"]["validation"]["loss"] == pytest.approx(
+        result.metrics["splits"]["validation"]["loss"], rel=1e-5
+    )
+    assert told["baselines"]["bigram"]["validation"] == pytest.approx(
+        result.metrics["baselines"]["bigram"]["validation"]
+    )
     code, out, err = hftune("generate", path, "--prompt", "the cat", "--max-new-tokens", "5")
     row = json.loads(out)
     assert code == 0 and row["prompt"] == "the cat" and row["tokens"] <= 5 and row["log_probability"] < 0, err
@@ -301,14 +305,18 @@ def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[
 @pytest.mark.parametrize(
     ("settings", "said", "hint"),
     [
-        ({"task.block_size": 64}, "has 32 positions", "model.block=64"),
-        ({"model.block": 4000, "task.block_size": 4000}, "fewer than one block", "block_size"),
-        ({"task.select_by": "accuarcy"}, "select_by", "bits_per_byte"),
-        ({"model.name": "scratch:bert-tiny", "model.block": None}, "predicts the next token", "gpt2-tiny"),
+        ({"task.block_size": 64}, "has 32 positions", "model.block_size=64"),
+        ({"model.block_size": 4000, "task.block_size": 4000}, "fewer than one block", "block_size"),
+        ({"train.metric_for_best_model": "accuarcy"}, "select_by", "bits_per_byte"),
+        (
+            {"model.model_name_or_path": "scratch:bert-tiny", "model.block_size": None},
+            "predicts the next token",
+            "gpt2-tiny",
+        ),
         ({"method.kind": "head"}, "not for language models", "lora"),
         ({"method.kind": "prefix"}, "take positions", "lora"),
         ({"task.stride": 40}, "task.stride", "31 or less"),
-        ({"task.prompts": ("fine", "the cat " * 20)}, "task.prompts: 'the cat", "task.sample_tokens"),
+        ({"task.prompts": ("fine", "the cat " * 20)}, "task.prompts: 'the cat", "task.max_new_tokens"),
     ],
 )
 def test_what_does_not_fit_is_said_before_training(
@@ -329,7 +337,7 @@ def test_methods_that_take_context_are_refused_for_language_models_only() -> Non
 
 def test_a_tokenizer_from_a_folder_is_used(folder: Path, tmp_path: Path) -> None:
     train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265)).save_pretrained(tmp_path / "mine")
-    named = {"model.tokenizer": str(tmp_path / "mine")}
+    named = {"model.tokenizer_name": str(tmp_path / "mine")}
     job = assemble(recipe(folder, **named), RunDir(tmp_path / "run"), Silent())
     assert job.applied.model.config.vocab_size == 265
 
@@ -337,7 +345,7 @@ def test_a_tokenizer_from_a_folder_is_used(folder: Path, tmp_path: Path) -> None
 def test_a_vocabulary_with_a_mask_ends_where_texts_do() -> None:
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265, special=("<mask>",)))
     tokenizer.mask_token = "<mask>"  # as RoBERTa has it
-    model = load_causal_lm(ModelSection(name="scratch:mingpt-tiny"), tokenizer).model
+    model = load_causal_lm(ModelSection(model_name_or_path="scratch:mingpt-tiny"), tokenizer).model
     assert set(model.generation_config.eos_token_id) == {tokenizer.mask_token_id, tokenizer.eos_token_id}
 
 

@@ -196,11 +196,11 @@ def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_pa
 def test_a_full_disk_leaves_earlier_checkpoints_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
 ) -> None:
-    case = Case(tmp_path, {"eval_steps": 4, "epochs": 1})
+    case = Case(tmp_path, {"eval_steps": 4, "num_train_epochs": 1})
     trainer = case.trainer()
     real: Any = {
         "weights": (weights, "save"),
-        "optimizer": (HftuneTrainer, "_save_optimizer_and_scheduler"),
+        "optim": (HftuneTrainer, "_save_optimizer_and_scheduler"),
         "manifest": (Checkpoints, "commit"),
     }[where]
     original, calls = getattr(*real), []
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(
 
 
 def test_killed_while_saving_leaves_no_half_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(tmp_path, {"epochs": 2})
+    case = Case(tmp_path, {"num_train_epochs": 2})
     trainer = case.trainer()
 
     def killed(self: Any, folder: str) -> None:
@@ -348,17 +348,17 @@ def test_files_in_subfolders_are_sealed_too(tmp_path: Path) -> None:
 
 
 def test_settings_must_match(tmp_path: Path) -> None:
-    store = Checkpoints(tmp_path, 2, {"batch_size": 8, "seed": 1})
+    store = Checkpoints(tmp_path, 2, {"per_device_train_batch_size": 8, "seed": 1})
     staged(store, 10, best=None)
-    refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1})
+    refuse_changed(tmp_path / "checkpoint-10", {"per_device_train_batch_size": 8, "seed": 1})
     with pytest.raises(HftuneError, match="batch_size: 8 → 16") as refused:
-        refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 16, "seed": 1})
+        refuse_changed(tmp_path / "checkpoint-10", {"per_device_train_batch_size": 16, "seed": 1})
     assert refused.value.exit_code == 2
     other = saved_with(tmp_path, {"data": {"train": "a1", "validation": "c3"}})
     with pytest.raises(HftuneError, match=r"(?m)other data.*: data\.train: 'a1' → 'b2'$"):
         refuse_changed(other, {"data": {"train": "b2", "validation": "c3"}})
     with pytest.raises(HftuneError, match="new: None → 3"):
-        refuse_changed(tmp_path / "checkpoint-10", {"batch_size": 8, "seed": 1, "new": 3})
+        refuse_changed(tmp_path / "checkpoint-10", {"per_device_train_batch_size": 8, "seed": 1, "new": 3})
 
 
 def saved_with(folder: Path, settings: dict[str, Any]) -> Path:
@@ -382,7 +382,7 @@ def test_weights_come_back_bit_for_bit_and_only_those_that_move(tmp_path: Path) 
 
 
 def test_a_checkpoint_of_an_adapter_holds_only_what_moves(tmp_path: Path) -> None:
-    case = Case(tmp_path, {"epochs": 1})
+    case = Case(tmp_path, {"num_train_epochs": 1})
     model = get_peft_model(tiny_bert(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
     fit(case.trainer(model))
     moved = {name for name, value in model.named_parameters() if value.requires_grad}

@@ -139,7 +139,13 @@ def test_a_run_says_which_worker_died_and_how_to_continue(
 
     monkeypatch.setattr("hftune.pipeline.training.fit", broken)
     code, _, err = hftune("classify", "--data", "data", "--output", "run", *tiny.QUICK)
-    assert code == 1 and "pid 77" in err and "SIGKILL" in err and "train.workers=0" in err and "--resume" in err
+    assert (
+        code == 1
+        and "pid 77" in err
+        and "SIGKILL" in err
+        and "train.dataloader_num_workers=0" in err
+        and "--resume" in err
+    )
 
 
 def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path) -> None:

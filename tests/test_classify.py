@@ -98,7 +98,10 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
     # The same file twice is scored the same; evaluate agrees with the run.
     code, out, err = hftune("evaluate", "run", "--split", "validation", "--json")
     assert code == 0, err
-    assert json.loads(out)["splits"]["validation"]["accuracy"] == metrics_of(here / "run")["splits"]["validation"]["accuracy"]
+    assert (
+        json.loads(out)["splits"]["validation"]["accuracy"]
+        == metrics_of(here / "run")["splits"]["validation"]["accuracy"]
+    )
     code, out, err = hftune("evaluate", "run", "--data", "data/test.csv", "--json", "--output", "said.jsonl")
     assert code == 0, err
     assert json.loads(out)["splits"]["all"]["loss"] == pytest.approx(
@@ -142,10 +145,14 @@ def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatc
     spent = []
     real = dryrun._time_head
     monkeypatch.setattr(dryrun, "_time_head", lambda job, loader: spent.append(real(job, loader)) or 0.01)
-    settings = {"data.name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.batch_size": 8}
+    settings = {
+        "data.dataset_name": str(csv_folder(here / "data")),
+        "model.vocab_size": 300,
+        "train.per_device_train_batch_size": 8,
+    }
     tokens = []
     for cached in (True, False):
-        changes = {"method.kind": "head", "method.cache_features": cached, "train.epochs": 20.0}
+        changes = {"method.kind": "head", "method.cache_features": cached, "train.num_train_epochs": 20.0}
         estimate = dryrun.dry_run(load_recipe(None, {**settings, **changes}))
         tokens.append(estimate.estimated_minutes * 60 / 0.5)
     assert spent[0] > 0 and len(spent) == 1
@@ -166,9 +173,9 @@ def test_a_dry_run_tries_compiling_only_where_it_is_asked_for(here: Path, monkey
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: asked.append(model))
     monkeypatch.setattr("hftune.training.arguments.has_compiler", lambda: True)
-    settings = {"data.name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.max_steps": 4}
+    settings = {"data.dataset_name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.max_steps": 4}
     assert dryrun.dry_run(load_recipe(None, settings)).compiling == "off" and not asked
-    told = dryrun.dry_run(load_recipe(None, {**settings, "train.compile": True})).compiling
+    told = dryrun.dry_run(load_recipe(None, {**settings, "train.torch_compile": True})).compiling
     assert len(asked) == 1 and "pay" in told
 
 
@@ -206,7 +213,11 @@ def test_python_api(here: Path) -> None:
     from hftune import load_recipe, predict, train
 
     recipe = load_recipe(
-        overrides={"data.name": str(csv_folder(here / "data")), "data.max_length": 16, "train.batch_size": 8},
+        overrides={
+            "data.dataset_name": str(csv_folder(here / "data")),
+            "data.max_seq_length": 16,
+            "train.per_device_train_batch_size": 8,
+        },
         sets=["model.vocab_size=300", "train.max_steps=4"],
     )
     result = train(recipe, "run")
@@ -218,7 +229,7 @@ def test_python_api(here: Path) -> None:
 
 def test_a_token_budget_is_said(here: Path, hftune: Hftune) -> None:
     data = str(csv_folder(here / "data"))
-    budget = ("--set", "train.tokens_per_batch=64")
+    budget = ("--set", "train.max_tokens_per_batch=64")
     for more, said in (((), "8 rows an update\n"), (budget, "8 rows an update at most, 64 tokens a batch")):
         code, _, err = hftune("classify", "--data", data, *QUICK, *more, "--dry-run")
         assert code == 0 and said in err, err
@@ -234,9 +245,9 @@ def test_what_was_trained_in_bf16_is_what_was_saved(here: Path, hftune: Hftune, 
         "run",
         *QUICK,
         "--set",
-        "train.device=cpu",
+        "train.use_cpu=true",
         "--set",
-        "train.precision=bf16",
+        "train.bf16=true",
     )
     assert code == 0, err
     assert metrics_of(here / "run")["verified"] is True

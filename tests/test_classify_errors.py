@@ -26,7 +26,7 @@ VOCABULARY = {
     ("arguments", "says"),
     [
         (["--set", "train.learning_rte=1"], ["train.learning_rte", "learning_rate"]),
-        (["--set", "train.schedule=liner"], ["train.schedule", "linear"]),
+        (["--set", "train.lr_scheduler_type=liner"], ["train.lr_scheduler_type", "linear"]),
         (["--set", "train.extra={warmup_stepz: 3}"], ["warmup_stepz"]),
         (["--set", "train.extra={learning_rate: 3}"], ["train.learning_rate"]),
         (["--method", "fulll"], ["full"]),
@@ -34,15 +34,15 @@ VOCABULARY = {
         (["--model", "nobody/nothing"], ["scratch:bert-tiny"]),
         (["--model", "./no-such-folder"], ["no-such-folder"]),
         (["--max-length", "600"], ["600", "512"]),
-        (["--set", "task.select_by=acuracy"], ["acuracy", "accuracy"]),
+        (["--set", "train.metric_for_best_model=acuracy"], ["acuracy", "accuracy"]),
         (["--set", "task.metrics=[no_such_metric]"], ["no_such_metric"]),
         (["--set", "task.class_weights={good: 1}"], ["bad"]),
-        (["--set", "data.truncate=second"], ["pairs"]),
+        (["--set", "data.truncation=only_second"], ["pairs"]),
         (["--label-column", "stars"], ["stars", "label"]),
-        (["--set", "train.precision=fp16"], ["fp16"]),
+        (["--set", "train.fp16=true"], ["fp16"]),
         (["--resume"], ["--output"]),
         (["--seed", "1", "--seeds", "1,2"], ["--seed"]),
-        (["--labels", "4000"], ["4,000", "40"]),
+        (["--max-train-samples", "4000"], ["4,000", "40"]),
     ],
 )
 def test_a_bad_request(arguments: list[str], says: list[str], here: Path, hftune: Hftune) -> None:
@@ -157,7 +157,7 @@ def test_bad_predict(
 
 
 def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
-    plan = Plan(over={"train.learning_rate": [0.001, 0.01]})
+    plan = Plan(grid={"train.learning_rate": [0.001, 0.01]})
     plant_study(here / "study", plan, {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8})
     for command in (["predict", "study", "text"], ["evaluate", "study"]):
         code, _, err = hftune(*command)

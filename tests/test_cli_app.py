@@ -96,8 +96,8 @@ def test_flags_become_settings() -> None:
     recipe = options.resolve(
         None, ["train.seed=5"], task="classify", model="roberta-base", lr=1e-5, seed=4, labels=None
     )
-    assert (recipe.model.name, recipe.train.learning_rate, recipe.train.seed) == ("roberta-base", 1e-5, 5)
-    assert recipe.data.labels is None
+    assert (recipe.model.model_name_or_path, recipe.train.learning_rate, recipe.train.seed) == ("roberta-base", 1e-5, 5)
+    assert recipe.data.max_train_samples is None
     with pytest.raises(KeyError):
         options.overrides_from(nonsense=1)
 
@@ -289,11 +289,11 @@ def test_recipes_validate(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("train: {epoch: 1, seed: -1}\n")
     good = tmp_path / "good.yaml"
-    good.write_text("train: {epochs: 1}\n")
+    good.write_text("train: {num_train_epochs: 1}\n")
     code, out, _ = hftune("recipes", "validate", str(tmp_path))
     assert code == 2
     assert f"ok      {good}" in out and f"wrong   {bad}" in out
-    assert "Did you mean train.epochs?" in out and "got -1" in out
+    assert "Did you mean train.num_train_epochs?" in out and "got -1" in out
     code, out, _ = hftune("recipes", "validate", str(bad), str(good), "--json")
     first, second = json.loads(out)
     assert code == 2

@@ -37,8 +37,8 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("ending", PLAIN)
 def test_a_compressed_file_is_the_same_data(tmp_path: Path, ending: str) -> None:
-    plain = load(LabeledData(name=str(write(tmp_path / f"a{ending}", PLAIN[ending]))))
-    small = load(LabeledData(name=str(write(tmp_path / f"b{ending}.gz", PLAIN[ending]))))
+    plain = load(LabeledData(dataset_name=str(write(tmp_path / f"a{ending}", PLAIN[ending]))))
+    small = load(LabeledData(dataset_name=str(write(tmp_path / f"b{ending}.gz", PLAIN[ending]))))
     assert small.fingerprints == plain.fingerprints
     assert len(small.train) + len(small.validation) + len(small.test or []) == len(FOUND)
 
@@ -49,11 +49,11 @@ def test_split_files_and_shards_of_a_folder(tmp_path: Path) -> None:
         write(tmp_path / f"train-0000{number}-of-00002.csv.gz", header + "".join(lines[number * 12 : number * 12 + 12]))
     write(tmp_path / "dev.csv.gz", header + "".join(lines[24:32]))
     write(tmp_path / "test.CSV.GZ", header + "".join(lines[32:]))
-    splits = load(LabeledData(name=str(tmp_path)))
+    splits = load(LabeledData(dataset_name=str(tmp_path)))
     assert [len(part) for part in splits.named.values()] == [24, 8, 8]
     write(tmp_path / "dev.csv", PLAIN[".csv"])
     with pytest.raises(HftuneError, match=r"several files that could be validation: 'dev.csv', 'dev.csv.gz'"):
-        load(LabeledData(name=str(tmp_path)))
+        load(LabeledData(dataset_name=str(tmp_path)))
 
 
 def test_corpora_unlabeled_text_and_questions(tmp_path: Path) -> None:
@@ -61,13 +61,16 @@ def test_corpora_unlabeled_text_and_questions(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt.gz"):
         write(tmp_path / name, text)
     write(tmp_path / "c.jsonl.gz", PLAIN[".jsonl"])
-    sections = [CorpusData(name=str(tmp_path / name), validation_size=0.1) for name in ("a.txt", "b.txt.gz", "c.jsonl.gz")]
+    sections = [
+        CorpusData(dataset_name=str(tmp_path / name), validation_size=0.1)
+        for name in ("a.txt", "b.txt.gz", "c.jsonl.gz")
+    ]
     streamed = [stream_corpus(section).facts for section in sections]
     assert streamed[0] == streamed[1] == streamed[2]
     assert load_texts(sections[0]).fingerprints == load_texts(sections[1]).fingerprints
     assert read_lines(tmp_path / "b.txt.gz") == read_lines(tmp_path / "a.txt")
     write(tmp_path / "q.tsv.gz", "".join(f"Where was {i}?\tParis\n" for i in range(20)))
-    assert len(load_questions(QuestionData(name=str(tmp_path / "q.tsv.gz"))).train) == 18
+    assert len(load_questions(QuestionData(dataset_name=str(tmp_path / "q.tsv.gz"))).train) == 18
 
 
 def test_predict_takes_compressed_files(here: Path, hftune: Callable[..., tuple[int, str, str]]) -> None:
@@ -96,9 +99,9 @@ def test_a_bomb_is_refused_wherever_it_is_read(tmp_path: Path, monkeypatch: pyte
     bomb = write(tmp_path / "bomb.jsonl.gz", '{"text": "' + "a" * (3 << 20) + '", "label": "x"}\n')
     assert bomb.stat().st_size < 10_000
     for read in (
-        lambda: load(LabeledData(name=str(bomb))),
-        lambda: stream_corpus(CorpusData(name=str(bomb), validation_size=0.1)),
-        lambda: load_texts(CorpusData(name=str(bomb), validation_size=0.1)),
+        lambda: load(LabeledData(dataset_name=str(bomb))),
+        lambda: stream_corpus(CorpusData(dataset_name=str(bomb), validation_size=0.1)),
+        lambda: load_texts(CorpusData(dataset_name=str(bomb), validation_size=0.1)),
     ):
         with pytest.raises(HftuneError, match=r"'bomb.jsonl.gz' decompresses to more than 1 MB") as caught:
             read()
@@ -109,7 +112,7 @@ def test_memory_bounds_what_is_read_whole(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(compressed, "MAX_IN_MEMORY", 1000)
     path = write(tmp_path / "a.csv.gz", PLAIN[".csv"])
     with pytest.raises(HftuneError, match="decompresses to more than"):
-        load(LabeledData(name=str(path)))
+        load(LabeledData(dataset_name=str(path)))
 
 
 @pytest.mark.parametrize(
@@ -120,14 +123,14 @@ def test_memory_bounds_what_is_read_whole(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_damaged_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv.gz").write_bytes(content)
     with pytest.raises(HftuneError, match=r"'a.csv.gz' is not a gzip file that can be read") as caught:
-        load(LabeledData(name=str(tmp_path / "a.csv.gz")))
+        load(LabeledData(dataset_name=str(tmp_path / "a.csv.gz")))
     assert "must not end in .gz" in caught.value.hint
 
 
 def test_a_compressed_file_without_its_ending_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(gzip.compress(PLAIN[".csv"].encode()))
     with pytest.raises(HftuneError, match="gzip") as caught:
-        load(LabeledData(name=str(tmp_path / "a.csv")))
+        load(LabeledData(dataset_name=str(tmp_path / "a.csv")))
     assert "'a.csv.gz'" in caught.value.hint
 
 

@@ -60,7 +60,7 @@ def test_set_can_not_build_objects_either(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     latin = tmp_path / "latin.yaml"
-    latin.write_bytes("data: {name: café}\n".encode("latin-1"))
+    latin.write_bytes("data: {dataset_name: café}\n".encode("latin-1"))
     huge = tmp_path / "huge.yaml"
     huge.write_text("#" * (document.LARGEST_FILE + 1))
     for path, reason in (
@@ -134,14 +134,14 @@ def test_dumped_values_come_back(value: dict[str, Any]) -> None:
 def test_recipe_yaml_round_trips(
     name: str, weights: dict[str, float], extra: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    recipe = load_recipe(overrides={"data.name": name, "task.class_weights": weights, "train.extra": extra})
+    recipe = load_recipe(overrides={"data.dataset_name": name, "task.class_weights": weights, "train.extra": extra})
     folder = tmp_path_factory.mktemp("run")
     (folder / "recipe.yaml").write_text(recipe_yaml(recipe), encoding="utf-8", newline="\n")
     assert load_recipe(folder) == recipe
 
 
 def test_recipe_yaml_states_everything_and_any_yaml_reader_understands_it() -> None:
-    recipe = load_recipe(sets=["task.class_weights={no: 2, yes: 1}", "train.extra.note='1e-5'"])
+    recipe = load_recipe(sets=["task.class_weights={no: 2, yes: 1}", "train.note='1e-5'"])
     read = yaml.safe_load(recipe_yaml(recipe))
     assert list(read) == ["task", "data", "model", "method", "train", "hub"]
     assert read["train"]["learning_rate"] == 5e-4

@@ -81,13 +81,15 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, content
 
 def test_short_documents_are_left_out_where_asked_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "long enough\nabc\nfine again\nx\n")
-    section = CorpusData(name=str(path), validation_size=0.0)
+    section = CorpusData(dataset_name=str(path), validation_size=0.0)
     found = load_corpus(section, shortest=4, drop_short=True)
     assert found.train == ("long enough", "fine again")
     assert found.notes[0].startswith("left out 2 documents of 'a.txt'")
     with pytest.raises(HftuneError, match="2 documents"):
         load_corpus(
-            CorpusData(name=str(write(tmp_path / "b.txt", "a\nb\n")), validation_size=0.0), shortest=4, drop_short=True
+            CorpusData(dataset_name=str(write(tmp_path / "b.txt", "a\nb\n")), validation_size=0.0),
+            shortest=4,
+            drop_short=True,
         )
 
 
@@ -95,7 +97,7 @@ def test_missing_files_and_settings_of_the_hub(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="no file or folder") as caught:
         load(tmp_path / "wikki.txt")
     assert "births, prose" in caught.value.hint
-    with pytest.raises(HftuneError, match=r"data.revision is 'v1', but 'births' does not come from the Hub"):
+    with pytest.raises(HftuneError, match=r"data.dataset_revision is 'v1', but 'births' does not come from the Hub"):
         load("births", revision="v1")
 
 

@@ -37,7 +37,7 @@ def runs(text: str) -> set[tuple[str, ...]]:
 def checked(folder: Path, parts: dict[str, list[dict[str, Any]]], max_length: int = 64, **options: Any) -> Check:
     for name, rows in parts.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return check(load(LabeledData(name=str(folder))), max_length, **options)
+    return check(load(LabeledData(dataset_name=str(folder))), max_length, **options)
 
 
 def test_near_pairs_are_those_of_brute_force() -> None:
@@ -139,7 +139,7 @@ def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", DATASETS)
 def test_an_embedded_dataset_is_clean(name: str) -> None:
     assert DATASETS[name].name == name
-    splits = load(LabeledData(name=name))
+    splits = load(LabeledData(dataset_name=name))
     assert all("was made from train" in note for note in splits.notes)  # boolq-mini has no test file, as BoolQ
     found = check(splits, 512)
     assert found.conflicts == 0

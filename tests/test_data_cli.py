@@ -141,7 +141,7 @@ def test_make_with_another_seed_and_into_a_full_folder(hftune: Command, here: Pa
 
 
 def test_peek_marks_the_span_of_documents(hftune: Command) -> None:
-    told = answer(hftune, "peek", "births", "--rows", "3", "--set", "task.spans=2")
+    told = answer(hftune, "peek", "births", "--rows", "3", "--set", "task.num_spans=2")
     assert isinstance(told, dict)
     assert told["rows"] == {"train": 1280, "validation": 500} and len(told["examples"]) == 3
     for example in told["examples"]:
@@ -160,7 +160,10 @@ def test_peek_cuts_documents_as_training_does(hftune: Command) -> None:
     data = task.load_data()
     tokenizer = task.load_tokenizer(data)
     inputs = task.prepare(data, tokenizer)
-    for split, rows, number in (("train", inputs.train, lambda row: (0, row)), ("validation", inputs.validation, lambda row: row)):
+    for split, rows, number in (
+        ("train", inputs.train, lambda row: (0, row)),
+        ("validation", inputs.validation, lambda row: row),
+    ):
         told = answer(hftune, "peek", "births", "--rows", "40", "--split", split)
         assert isinstance(told, dict)
         trained = [tokenizer.decode(rows[number(row)]["input_ids"]) for row in range(40)]
@@ -168,7 +171,7 @@ def test_peek_cuts_documents_as_training_does(hftune: Command) -> None:
     shorter = answer(hftune, "peek", "births", "--rows", "40", "--recipe", "pretrain/span")
     assert isinstance(shorter, dict)
     cuts = [len(example["sequence"]) for example in shorter["examples"]]
-    assert min(cuts) < recipe.task.shortest, "that recipe cuts them to four characters at least"
+    assert min(cuts) < recipe.task.min_document_length, "that recipe cuts them to four characters at least"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ GOOD = b"text,label\n" + b"".join(b"row %d,%s\n" % (i, (b"no", b"yes")[i % 2]) f
 
 def refused(path: Path | str, **options: Any) -> HftuneError:
     with pytest.raises(HftuneError) as caught:
-        load(LabeledData(name=str(path), **options))
+        load(LabeledData(dataset_name=str(path), **options))
     assert caught.value.exit_code == 2
     assert caught.value.hint
     return caught.value
@@ -109,7 +109,7 @@ def test_a_wrong_column_lists_those_there_are(tmp_path: Path) -> None:
     error = refused(with_bytes(tmp_path, GOOD), text_column="txt")
     assert "no column 'txt'; its columns are 'text', 'label'" in error.message
     assert "did you mean 'text'?" in error.hint
-    assert "data.text_column" in error.hint
+    assert "data.text_column_name" in error.hint
     assert "no column 'passage'" in refused(tmp_path / "rows.csv", pair_column="passage").message
     assert "no column 'lable'" in refused(tmp_path / "rows.csv", label_column="lable").message
     twice = refused(tmp_path / "rows.csv", text_column="label")
@@ -152,7 +152,7 @@ def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
     with_bytes(tmp_path, GOOD, "small_train.csv")
     error = refused(tmp_path)
     assert "several files that could be train: 'big_train.csv', 'small_train.csv'" in error.message
-    assert "data.train=FILE" in error.hint
+    assert "data.train_file=FILE" in error.hint
     missing = refused(tmp_path, train="tow.csv")
     assert "did you mean 'two.csv'?" in missing.hint
 
@@ -172,7 +172,7 @@ def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
     (inside / "train.csv").unlink()
     with_bytes(inside, GOOD, "rows.csv")
     (inside / "train.csv").symlink_to("rows.csv")
-    assert len(load(LabeledData(name=str(inside))).train) == 16
+    assert len(load(LabeledData(dataset_name=str(inside))).train) == 16
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "~nobody-has-this-name/x.csv", "x" * 5000, "../../up/there", "a/b/c"])
@@ -182,22 +182,22 @@ def test_names_that_lead_nowhere(name: str) -> None:
 
 def test_an_embedded_text_has_no_labels() -> None:
     with pytest.raises(HftuneError, match="prose is an embedded text without labels") as caught:
-        load(LabeledData(name="prose"))
+        load(LabeledData(dataset_name="prose"))
     assert "hftune pretrain --corpus prose" in caught.value.hint and "reviews" in caught.value.hint
 
 
 def test_more_labels_than_rows(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
     assert "asks for 17 labeled rows, train has 16" in refused(path, labels=17).message
-    assert len(load(LabeledData(name=str(path), labels=16)).train) == 16
-    assert "the 1 rows of data.labels" in refused(path, labels=1).message
+    assert len(load(LabeledData(dataset_name=str(path), max_train_samples=16)).train) == 16
+    assert "the 1 rows of data.max_train_samples" in refused(path, labels=1).message
     assert "take all of train" in refused(path, validation_size=0.6, test_size=0.4).message
 
 
 def test_hub_options_on_a_file_are_not_ignored(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
-    assert "data.subset is 'x'" in refused(path, subset="x").message
-    assert "data.revision is 'main'" in refused(path, revision="main").message
+    assert "data.dataset_config_name is 'x'" in refused(path, subset="x").message
+    assert "data.dataset_revision is 'main'" in refused(path, revision="main").message
 
 
 def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_mutated_files_end_in_rows_or_in_our_error(tmp_path: Path, ending: str, 
         content = content[:at] + replacement + content[at + len(replacement) // 2 :]
     path.write_bytes(content[: len(content) - cut] if cut < 60 else content)
     try:
-        splits = load(LabeledData(name=str(path)))
+        splits = load(LabeledData(dataset_name=str(path)))
     except HftuneError as error:
         assert error.hint
     else:

@@ -85,7 +85,7 @@ def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
     assert "no dataset on the Hub that you can read" in seen["missing"][0]
     assert "did you mean 'reviews'?" in seen["typo"][1]
     assert "no-such-branch" in seen["revision"][0]
-    assert "data.subset" in seen["subset"][1]
+    assert "data.dataset_config_name" in seen["subset"][1]
     assert "did you mean 'validation'?" in seen["split"][1]
     assert "did you mean 'sentence'?" in seen["column"][1]
 
@@ -105,7 +105,7 @@ def test_offline_mode_is_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(HftuneError, match="the Hub can't be reached for the dataset 'nobody/has-this'") as caught:
-        load(LabeledData(name="nobody/has-this"))
+        load(LabeledData(dataset_name="nobody/has-this"))
     assert "no network is needed for reviews" in caught.value.hint
 
 
@@ -127,6 +127,6 @@ def test_a_dataset_of_the_hub_keeps_its_name_as_source(monkeypatch: pytest.Monke
     import hftune.data.hub as hub
 
     monkeypatch.setattr(hub, "_download", lambda *_: (DatasetDict(train=part(20, "train")), []))
-    splits = load(LabeledData(name="tester/moods"))
+    splits = load(LabeledData(dataset_name="tester/moods"))
     assert splits.source == "tester/moods"
     assert len(splits.train) == 16

@@ -38,7 +38,7 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read(path: Path | str, **options: Any) -> Splits:
-    return load(LabeledData(name=str(path), **options))
+    return load(LabeledData(dataset_name=str(path), **options))
 
 
 def names(splits: Splits, split: str = "train") -> list[str]:
@@ -277,7 +277,11 @@ def test_given_splits_are_never_touched(tmp_path: Path) -> None:
     whole = read(tmp_path)
     few = read(tmp_path, labels=10, split_seed=7, validation_size=0.4)
     assert list(whole.train["text"]) == [row["text"] for row in rows_of(100)]
-    assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "validation", "test")] == [False, True, True]
+    assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "validation", "test")] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:

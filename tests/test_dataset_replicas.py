@@ -95,7 +95,7 @@ WORKS = (
         *THREE_WAY,
         notes=(
             "validation is the split 'validation_matched'; --set data.validation_file=validation_mismatched",
-            "test is the split 'test_matched'; --set data.test=test_mismatched",
+            "test is the split 'test_matched'; --set data.test_file=test_mismatched",
         ),
     ),
     glue("mrpc", "not_equivalent", "equivalent", hidden=False),
@@ -116,9 +116,17 @@ WORKS = (
         {},
         EMOTIONS,
         sizes=(TRAIN * 2, HELD_OUT, HELD_OUT),
-        notes=("configuration 'split' is the default; --set data.subset=NAME takes another one: 'unsplit'",),
+        notes=(
+            "configuration 'split' is the default; --set data.dataset_config_name=NAME takes another one: 'unsplit'",
+        ),
     ),
-    Works("dair-ai/emotion", {"subset": "unsplit"}, EMOTIONS, sizes=(116, 14, 14), notes=("validation was made from train",)),
+    Works(
+        "dair-ai/emotion",
+        {"subset": "unsplit"},
+        EMOTIONS,
+        sizes=(116, 14, 14),
+        notes=("validation was made from train",),
+    ),
     Works("fancyzhx/ag_news", {}, ("World", "Sports", "Business", "Sci/Tech"), sizes=(86, 10, HELD_OUT)),
     Works("tester/tickets", {}, ("0", "1"), sizes=(43, 5, HELD_OUT)),
     Works("odegiber/hate_speech18", FROM_HUB, ("noHate", "hate", "idk/skip", "relation"), sizes=(76, 10, 10)),
@@ -135,13 +143,13 @@ REFUSED = (
         "nyu-mll/glue",
         {},
         ("12 configurations", "'ax', 'cola', 'mnli', 'mnli_matched', 'mnli_mismatched', 'mrpc'", "'stsb', 'wnli'"),
-        ("--set data.subset=NAME", "--set data.subset=cola"),
+        ("--set data.dataset_config_name=NAME", "--set data.dataset_config_name=cola"),
     ),
     Refused(
         "nyu-mll/glue",
         {"subset": "sst-2"},
         ("no configuration 'sst-2'", "'sst2'"),
-        ("did you mean 'sst2'?", "--set data.subset=NAME"),
+        ("did you mean 'sst2'?", "--set data.dataset_config_name=NAME"),
     ),
     Refused(
         "nyu-mll/glue",
@@ -153,37 +161,50 @@ REFUSED = (
         "nyu-mll/glue",
         {"subset": "ax"},
         ("configuration 'ax', has no training split", "its splits are 'test'"),
-        ("`hftune evaluate RUN --data nyu-mll/glue --set data.subset=ax`",),
+        ("`hftune evaluate RUN --data nyu-mll/glue --set data.dataset_config_name=ax`",),
     ),
     *(
         Refused(
             "nyu-mll/glue",
             {"subset": subset},
             (f"configuration '{subset}', has no training split", "its splits are 'validation', 'test'"),
-            (f"`hftune evaluate RUN --data nyu-mll/glue --set data.subset={subset} --split validation`",),
+            (f"`hftune evaluate RUN --data nyu-mll/glue --set data.dataset_config_name={subset} --split validation`",),
         )
         for subset in ("mnli_matched", "mnli_mismatched")
     ),
-    Refused("google/boolq", {"subset": "boolq"}, ("no configuration 'boolq'; it has 'default'",), ("data.subset",)),
+    Refused(
+        "google/boolq",
+        {"subset": "boolq"},
+        ("no configuration 'boolq'; it has 'default'",),
+        ("data.dataset_config_name",),
+    ),
     Refused("stanfordnlp/imdb", {"train": "unsupervised"}, ("48 rows that the source marks as unlabeled",), ()),
     Refused(
         "odegiber/hate_speech18",
         {},
         ("loading script (hate_speech18.py)", "no longer runs dataset scripts"),
-        (f"has converted it to parquet: add --set data.revision={CONVERTED}",),
+        (f"has converted it to parquet: add --set data.dataset_revision={CONVERTED}",),
     ),
     Refused(
         "aps/super_glue",
         {},
         ("loading script (super_glue.py)",),
-        (f"--set data.revision={CONVERTED} and --set data.subset=NAME", "'boolq', 'cb', 'rte'"),
+        (f"--set data.dataset_revision={CONVERTED} and --set data.dataset_config_name=NAME", "'boolq', 'cb', 'rte'"),
     ),
-    Refused("aps/super_glue", FROM_HUB, ("3 configurations", "'boolq', 'cb', 'rte'"), ("--set data.subset=NAME",)),
+    Refused(
+        "aps/super_glue",
+        FROM_HUB,
+        ("3 configurations", "'boolq', 'cb', 'rte'"),
+        ("--set data.dataset_config_name=NAME",),
+    ),
     Refused("aps/super_glue", FROM_HUB | {"subset": "bolq"}, ("no configuration 'bolq'",), ("did you mean 'boolq'?",)),
     Refused(
-        "tester/scripted", {}, ("loading script (scripted.py)",), (f"data.revision={CONVERTED}, but this one has",)
+        "tester/scripted",
+        {},
+        ("loading script (scripted.py)",),
+        (f"data.dataset_revision={CONVERTED}, but this one has",),
     ),
-    Refused("tester/scripted", FROM_HUB, (f"no revision '{CONVERTED}'",), ("data.revision",)),
+    Refused("tester/scripted", FROM_HUB, (f"no revision '{CONVERTED}'",), ("data.dataset_revision",)),
     Refused(
         "stanfordnlp/imbd", {}, ("no dataset on the Hub that you can read",), ("did you mean 'stanfordnlp/imdb'?",)
     ),
@@ -300,18 +321,34 @@ def test_each_refusal_comes_before_training(client: Client, replicas: None, case
 
 @pytest.mark.slow
 def test_a_model_of_mnli_on_the_other_splits_and_configurations(client: Client, replicas: None, tmp_path: Path) -> None:
-    hftune(client, "classify", "--data", "nyu-mll/glue", "--set", "data.subset=mnli", *BRIEF, "--output", "run")
+    hftune(
+        client,
+        "classify",
+        "--data",
+        "nyu-mll/glue",
+        "--set",
+        "data.dataset_config_name=mnli",
+        *BRIEF,
+        "--output",
+        "run",
+    )
     other = ("evaluate", "run", "--data", "nyu-mll/glue", "--set")
     sizes = {}
     for name, more in {
-        "validation_mismatched": ("data.subset=mnli", "--set", "data.validation_file=validation_mismatched", "--split", "validation"),
-        "ax": ("data.subset=ax",),
-        "test_mismatched": ("data.subset=mnli_mismatched", "--split", "test"),
+        "validation_mismatched": (
+            "data.dataset_config_name=mnli",
+            "--set",
+            "data.validation_file=validation_mismatched",
+            "--split",
+            "validation",
+        ),
+        "ax": ("data.dataset_config_name=ax",),
+        "test_mismatched": ("data.dataset_config_name=mnli_mismatched", "--split", "test"),
     }.items():
         hftune(client, *other, *more, "--output", f"{name}.jsonl")
         sizes[name] = len((tmp_path / f"{name}.jsonl").read_text().splitlines())
     assert sizes == {"validation_mismatched": HELD_OUT + 2, "ax": HELD_OUT, "test_mismatched": HELD_OUT}
-    refused = client.hftune(*other, "data.subset=ax")
+    refused = client.hftune(*other, "data.dataset_config_name=ax")
     assert refused.returncode == 2 and "has no labels" in refused.stderr and "--output FILE" in refused.stderr
 
 

@@ -86,14 +86,14 @@ def test_an_adapter_is_merged_and_a_prefix_refused(data: Path, tmp_path: Path, r
             if "lora_B" in part:
                 torch.nn.init.normal_(value)
         Classifier(adapted, tokenizer, LABELS, 16, "longest").save(
-            tmp_path / name, base=ModelSection(name="scratch:bert-tiny")
+            tmp_path / name, base=ModelSection(model_name_or_path="scratch:bert-tiny")
         )
-    request = Request(str(tmp_path / "lora"), ModelSection(name=str(tmp_path / "lora")), str(data))
+    request = Request(str(tmp_path / "lora"), ModelSection(model_name_or_path=str(tmp_path / "lora")), str(data))
     made = export(request, tmp_path / "merged", int8=False)
     assert made.largest_difference < 1e-4
     base = Classifier.load(str(tmp_path / "lora" / "base")).logits(TEXTS)
     assert np.abs(base - Classifier.load(str(tmp_path / "merged")).logits(TEXTS)).max() > 1e-2, "the update is in it"
-    request = Request(str(tmp_path / "prefix"), ModelSection(name=str(tmp_path / "prefix")), str(data))
+    request = Request(str(tmp_path / "prefix"), ModelSection(model_name_or_path=str(tmp_path / "prefix")), str(data))
     with pytest.raises(HftuneError, match="puts tokens or keys before the text"):
         export(request, tmp_path / "none", int8=False)
     assert not (tmp_path / "none").exists()
@@ -130,5 +130,5 @@ def test_nothing_is_left_behind_when_it_fails(
 
     monkeypatch.setattr("transformers.exporters.exporter_onnx.OnnxExporter.export", fail)
     with pytest.raises(HftuneError, match="can't be written as ONNX: no such operator"):
-        export(Request(str(run), ModelSection(name=str(run)), str(data)), tmp_path / "out", int8=False)
+        export(Request(str(run), ModelSection(model_name_or_path=str(run)), str(data)), tmp_path / "out", int8=False)
     assert not (tmp_path / "out").exists()

@@ -45,7 +45,7 @@ def tiny_bert(folder: Path, labels: list[str]) -> BertForSequenceClassification:
 @pytest.mark.parametrize(("labels", "kept"), [(["bad", "good"], True), (["good", "bad"], False), (["a", "b"], False)])
 def test_a_head_is_kept_only_for_the_labels_it_was_trained_for(labels: list[str], kept: bool, tmp_path: Path) -> None:
     saved = tiny_bert(tmp_path / "model", ["bad", "good"])
-    section = ModelSection(name=str(tmp_path / "model"))
+    section = ModelSection(model_name_or_path=str(tmp_path / "model"))
     torch.manual_seed(0)
     loaded = load_sequence_classifier(section, BertTokenizer(), labels)
     assert torch.equal(loaded.model.classifier.bias, saved.classifier.bias) is kept
@@ -100,10 +100,10 @@ def test_another_method_does_not_inherit_the_learning_rate() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"model.name": "bert-base-cased", "model.vocab_size": 900},
-        {"model.name": "scratch:bert-tiny", "model.revision": "main"},
-        {"hub.private": True},
-        {"method.kind": "prefix", "method.projection_size": 8},
+        {"model.model_name_or_path": "bert-base-cased", "model.vocab_size": 900},
+        {"model.model_name_or_path": "scratch:bert-tiny", "model.model_revision": "main"},
+        {"hub.hub_private_repo": True},
+        {"method.kind": "prefix", "method.encoder_hidden_size": 8},
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object]) -> None:
@@ -115,9 +115,9 @@ def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object])
     ("settings", "higher"),
     [
         ({}, True),
-        ({"task.select_by": "loss"}, False),
-        ({"task.select_by": "ece"}, False),
-        ({"task.select_by": "ece", "task.select_mode": "max"}, True),
+        ({"train.metric_for_best_model": "loss"}, False),
+        ({"train.metric_for_best_model": "ece"}, False),
+        ({"train.metric_for_best_model": "ece", "train.greater_is_better": "max"}, True),
     ],
 )
 def test_lower_is_better_where_it_is(settings: dict[str, object], higher: bool) -> None:

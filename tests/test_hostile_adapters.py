@@ -58,7 +58,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         adapted = methods.apply(model("bert"), section, ("classifier",)).model
         made = Classifier(adapted, tokenizer(root / "words"), LABELS, 16, "longest")
-        made.save(root / name, base=ModelSection(name="scratch:bert-tiny"))
+        made.save(root / name, base=ModelSection(model_name_or_path="scratch:bert-tiny"))
     return root
 
 
@@ -156,7 +156,7 @@ def test_a_weight_of_a_large_shape_is_no_excuse_for_a_large_rank(adapter: Callab
 
 def test_every_way_to_load_one_is_checked(adapter: Callable[..., Path], here: Path, hftune: Hftune) -> None:
     folder = adapter(target_modules=SLOW["nested"])
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     with pytest.raises(HftuneError, match=r"^target_modules of the adapter"):
         load_sequence_classifier(section, load_tokenizer(section, []), LABELS)
     (here / "rows.csv").write_text("text,label\n" + "".join(f"row {n},{LABELS[n % 2]}\n" for n in range(30)))

@@ -71,7 +71,7 @@ def commands(adapter: str, model: str = ADAPTER) -> dict[str, list[str]]:
         "generate": ["generate", model, "--prompt", "a text", *used],
         "classify": [
             *("classify", "--model", model, *rows, *BRIEF, "--output", "run"),
-            *("--trust-remote-code", "--set", f"model.revision={adapter}"),
+            *("--trust-remote-code", "--set", f"model.model_revision={adapter}"),
         ],
     }
 
@@ -122,7 +122,16 @@ def test_consent_that_names_the_base(client: Client, commits: tuple[str, str], m
 def test_an_adapter_that_was_trained_here(client: Client, commits: tuple[str, str], mark: Path) -> None:
     """Whoever trains names the base; whoever uses the run is asked for it by name."""
     base = commits[1]
-    model = ["--model", BASE, "--set", f"model.revision={base}", "--method", "lora", "--set", "method.targets=[query]"]
+    model = [
+        "--model",
+        BASE,
+        "--set",
+        f"model.model_revision={base}",
+        "--method",
+        "lora",
+        "--set",
+        "method.target_modules=[query]",
+    ]
     done = client.hftune("classify", *model, "--trust-remote-code", "--data", "rows", *BRIEF, "--output", "run")
     assert done.returncode == 0, done.stderr
     assert json.loads((client.home / "run" / "model" / "adapter_config.json").read_text())["revision"] == base
@@ -179,7 +188,9 @@ def test_consent_is_to_a_repository_at_a_commit(here: Path, hftune: Any, text: s
 
 def test_consent_is_to_one_base_at_one_commit(here: Path) -> None:
     given = f"someone/x@{COMMIT}"
-    adapter = ModelSection(name="adapter", revision="b" * 40, trust_remote_code=True, trust_base_code=given)
+    adapter = ModelSection(
+        model_name_or_path="adapter", model_revision="b" * 40, trust_remote_code=True, trust_base_code=given
+    )
     for name, revision in (("someone/x", None), ("someone/x", "main"), ("someone/x", COMMIT)):
         base = base_on_hub(adapter, name, revision)
         assert (base.name, base.revision, base.trust_remote_code) == (name, COMMIT, True)

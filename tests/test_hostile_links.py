@@ -222,7 +222,7 @@ def test_a_group_of_seeds(trained: Path, run: Path, here: Path, private: Path, h
     assert code == 2 and "checkpoints is a link to" in " ".join(err.split()), err
 
 
-PLAN = Plan(over={"train.epochs": [1.0]}, seeds=(1,))
+PLAN = Plan(grid={"train.num_train_epochs": [1.0]}, seeds=(1,))
 
 
 @pytest.mark.parametrize("name", ["plots", "logs", "runs/epochs=1/seed-1/model", "search.journal"])

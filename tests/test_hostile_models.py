@@ -47,7 +47,7 @@ def folder(original: Path, tmp_path: Path) -> Path:
 
 def refused(folder: Path, match: str, **settings: Any) -> None:
     with pytest.raises(HftuneError, match=match):
-        Classifier.load(str(folder), section=ModelSection(name=str(folder), **settings))
+        Classifier.load(str(folder), section=ModelSection(model_name_or_path=str(folder), **settings))
 
 
 def change(path: Path, **values: Any) -> None:
@@ -75,23 +75,23 @@ def adapter(folder: Path, **values: Any) -> Path:
 def test_an_adapter_names_a_base_on_the_hub_or_beside_it(tmp_path: Path, base: Any) -> None:
     made = adapter(tmp_path / "adapter", base_model_name_or_path=base)
     with pytest.raises(HftuneError, match="names its base as"):
-        adapter_parts(str(made), ModelSection(name=str(made)))
+        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
 
 
 def test_an_adapter_can_not_bring_pickles_or_imports(tmp_path: Path) -> None:
     made = adapter(tmp_path / "adapter")
-    assert adapter_parts(str(made), ModelSection(name=str(made)))[1].name == "someone/encoder"
+    assert adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))[1].name == "someone/encoder"
     evil = adapter(tmp_path / "imports", megatron_config={}, megatron_core="evil")
     with pytest.raises(HftuneError, match="Megatron"):
-        adapter_parts(str(evil), ModelSection(name=str(evil)))
+        adapter_parts(str(evil), ModelSection(model_name_or_path=str(evil)))
     (made / WEIGHTS).unlink()
     torch.save({"x": Bomb(tmp_path / "ran")}, made / "adapter_model.bin")
     (made / "other.safetensors").write_bytes(b"")
     with pytest.raises(HftuneError, match=r"adapter_model\.bin can't be loaded safely"):
-        adapter_parts(str(made), ModelSection(name=str(made)))
+        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
     (made / "adapter_model.bin").unlink()
     with pytest.raises(HftuneError, match="has no weights: expected"):
-        adapter_parts(str(made), ModelSection(name=str(made)))
+        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -102,9 +102,9 @@ def test_nothing_outside_a_model_folder_is_read_through_it(folder: Path, tmp_pat
     (folder / "vocab.txt").symlink_to(secret)
     refused(folder, r"vocab\.txt leads out of the model folder")
     with pytest.raises(HftuneError, match="leads out"):
-        load_tokenizer(ModelSection(name="scratch:bert-tiny", tokenizer=str(folder)), [])
+        load_tokenizer(ModelSection(model_name_or_path="scratch:bert-tiny", tokenizer_name=str(folder)), [])
     with pytest.raises(HftuneError, match="leads out"):
-        load_config(ModelSection(name=str(folder)), None)  # type: ignore[arg-type]
+        load_config(ModelSection(model_name_or_path=str(folder)), None)  # type: ignore[arg-type]
     (folder / "vocab.txt").unlink()
     (folder / "base").symlink_to(tmp_path)
     refused(folder, "base leads out")
@@ -141,19 +141,25 @@ def test_code_beside_a_model_is_not_run_unasked(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:10], COMMIT.upper()])
 def test_code_of_the_hub_runs_only_at_a_commit(revision: str | None) -> None:
-    section = ModelSection(name="someone/model", revision=revision, trust_remote_code=True)
+    section = ModelSection(model_name_or_path="someone/model", model_revision=revision, trust_remote_code=True)
     with pytest.raises(HftuneError, match="may run, but at") as caught:
         trusted("someone/model", section)
-    assert "model.revision=COMMIT" in caught.value.hint
+    assert "model.model_revision=COMMIT" in caught.value.hint
     with pytest.raises(HftuneError, match="may run, but at"):  # wherever it would be loaded
         Classifier.load("someone/model", section=section)
 
 
 def test_code_that_lies_elsewhere_is_pinned_by_nothing(folder: Path) -> None:
-    section = ModelSection(name=str(folder), trust_remote_code=True)
+    section = ModelSection(model_name_or_path=str(folder), trust_remote_code=True)
     assert trusted(str(folder), section) is True
-    assert trusted("someone/model", ModelSection(name="someone/model", revision=COMMIT, trust_remote_code=True)) is True
-    assert trusted("someone/model", ModelSection(name="someone/model")) is False
+    assert (
+        trusted(
+            "someone/model",
+            ModelSection(model_name_or_path="someone/model", model_revision=COMMIT, trust_remote_code=True),
+        )
+        is True
+    )
+    assert trusted("someone/model", ModelSection(model_name_or_path="someone/model")) is False
     change(folder / "config.json", auto_map={"AutoModel": "evil/code--modeling.Model"})
     with pytest.raises(HftuneError, match=r"another place.*evil/code"):
         trusted(str(folder), section)

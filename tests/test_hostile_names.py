@@ -58,11 +58,16 @@ def test_a_study_writes_nothing_outside_its_folder(here: Path, hftune: Hftune, n
     work = here / "deep" / "work"
     work.mkdir(parents=True)
     stage: dict[str, Any] = {name: {"set": {"task.kind": "mlm", "train.max_steps": 1}}}
-    plan = {"before": stage, "over": {"model.name": [f"run:{name}"]}, "seeds": [1], "set": {"train.max_steps": 1}}
+    plan = {
+        "depends_on": stage,
+        "grid": {"model.model_name_or_path": [f"run:{name}"]},
+        "seeds": [1],
+        "set": {"train.max_steps": 1},
+    }
     (work / "study.yaml").write_text(yaml.safe_dump(plan))
     before = sorted(here.rglob("*"))
     code, _, err = hftune("sweep", str(work / "study.yaml"), "--output", str(work / "runs" / "study"))
-    assert code == 2 and "can't be the name of a file" in err and "before" in err, err
+    assert code == 2 and "can't be the name of a file" in err and "depends_on" in err, err
     assert sorted(here.rglob("*")) == before
     with pytest.raises(HftuneError, match="can't be the name of a file"):
         stage_path(work / "runs" / "study", name, 1)
@@ -70,7 +75,7 @@ def test_a_study_writes_nothing_outside_its_folder(here: Path, hftune: Hftune, n
 
 @pytest.mark.parametrize("value", [*HOSTILE, "../" * 40 + "x", "ü" * 300])
 def test_a_setting_of_a_study_is_one_folder(tmp_path: Path, value: str) -> None:
-    setting = make_setting([("data.name", value, {"data.name": value})])
+    setting = make_setting([("data.dataset_name", value, {"data.dataset_name": value})])
     assert StudyDir(tmp_path).run(setting, 1).path.parent.parent == tmp_path / "runs"
 
 
@@ -102,21 +107,21 @@ def test_predictions_are_in_the_run(tmp_path: Path, split: str) -> None:
 @pytest.mark.parametrize(
     ("stated", "expected"),
     [
-        ({"over": {"a.b": {"low": "x", "high": 2}}}, {"over.a.b": "an interval with the numbers low and high"}),
-        ({"over": {"a.b": [[1], {"c": 2}]}}, {"over.a.b": "a list of values"}),
-        ({"over": {"a.b": {"low": 2, "high": 1}}}, {"over.a.b": "expected low < high"}),
-        ({"over": {"a": {"x": {"b.c": [1]}}}}, {"over.a": "named settings"}),
-        ({"over": {}}, {"over": "a mapping of dotted keys"}),
-        ({}, {"over": "is missing"}),
+        ({"grid": {"a.b": {"low": "x", "high": 2}}}, {"grid.a.b": "an interval with the numbers low and high"}),
+        ({"grid": {"a.b": [[1], {"c": 2}]}}, {"grid.a.b": "a list of values"}),
+        ({"grid": {"a.b": {"low": 2, "high": 1}}}, {"grid.a.b": "expected low < high"}),
+        ({"grid": {"a": {"x": {"b.c": [1]}}}}, {"grid.a": "named settings"}),
+        ({"grid": {}}, {"grid": "a mapping of dotted keys"}),
+        ({}, {"grid": "is missing"}),
         (
-            {"over": {"a.b": [1]}, "seeds": ["x", "y"], "set": 3, "search": 0, "test": "some", "against": [1]},
-            dict.fromkeys(("seeds", "set", "search", "test", "against"), "expected"),
+            {"grid": {"a.b": [1]}, "seeds": ["x", "y"], "set": 3, "search": 0, "test": "some", "reference": [1]},
+            dict.fromkeys(("seeds", "set", "search", "test", "reference"), "expected"),
         ),
         (
-            {"over": {"a.b": [1]}, "before": {"x": {"set": 3, "sett": 1}}},
-            {"before.x.set": "got 3", "before.x.sett": "unk"},
+            {"grid": {"a.b": [1]}, "depends_on": {"x": {"set": 3, "sett": 1}}},
+            {"depends_on.x.set": "got 3", "depends_on.x.sett": "unk"},
         ),
-        ({"over": {"a.b": [1]}, "befor": {}}, {"befor": "Did you mean before"}),
+        ({"grid": {"a.b": [1]}, "befor": {}}, {"befor": "Did you mean before"}),
     ],
 )
 def test_problems_of_a_study_are_told_in_its_own_words(stated: dict[str, Any], expected: dict[str, str]) -> None:

@@ -235,7 +235,7 @@ def save_adapter(folder: Path, original: Path, base: str, **settings: Any) -> Pa
     model = BertForSequenceClassification.from_pretrained(original)
     lora = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"]))
     words = tokenizer(folder.with_name(f"{folder.name}-words"))
-    Classifier(lora, words, LABELS, 16, "longest").save(folder, base=ModelSection(name="someone/encoder"))
+    Classifier(lora, words, LABELS, 16, "longest").save(folder, base=ModelSection(model_name_or_path="someone/encoder"))
     change(folder / "adapter_config.json", base_model_name_or_path=base, **settings)
     return folder
 
@@ -332,7 +332,7 @@ def test_an_adapter_names_no_other_file_or_model(home: Path, original: Path, hft
     shutil.copytree(original, adapter / "base")
     assert_refused(hftune, home, "adapter leads out of itself", key, secret, model="adapter")
     change(adapter / "adapter_config.json", **{key: None})
-    adapter_parts("adapter", ModelSection(name="adapter"))
+    adapter_parts("adapter", ModelSection(model_name_or_path="adapter"))
 
 
 def test_no_setting_of_peft_names_files_that_nobody_has_looked_at() -> None:
@@ -360,7 +360,7 @@ def test_consent_to_a_folder_runs_no_code_outside_it(home: Path, reference: str)
     (home / "model" / "a" / "b" / "evil.py").symlink_to(home / "private" / "evil.py")
     named = reference.format(home / "private")
     change(home / "model" / "config.json", model_type="mine", auto_map={"AutoConfig": named})
-    section = ModelSection(name="model", trust_remote_code=True)
+    section = ModelSection(model_name_or_path="model", trust_remote_code=True)
     with pytest.raises(HftuneError, match="another place"):
         trusted("model", section)
     with pytest.raises(HftuneError, match="another place"):

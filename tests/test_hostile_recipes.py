@@ -51,7 +51,7 @@ def test_a_recipe_can_not_trust_on_its_own(here: Path, hftune: Hftune, what: str
     ],
 )
 def test_what_was_typed_counts(here: Path, typed: dict[str, object]) -> None:
-    Path("recipe.yaml").write_text("model: {name: folder, trust_remote_code: true}\n", encoding="utf-8")
+    Path("recipe.yaml").write_text("model: {model_name_or_path: folder, trust_remote_code: true}\n", encoding="utf-8")
     sets = typed.pop("sets", None)
     assert options.resolve("recipe.yaml", sets, task="classify", **typed).model.trust_remote_code  # type: ignore[arg-type]
     # Switched off it is off, whatever the file says.
@@ -60,7 +60,7 @@ def test_what_was_typed_counts(here: Path, typed: dict[str, object]) -> None:
 
 def test_a_study_can_not_either(here: Path, hftune: Hftune) -> None:
     csv_folder(here / "rows")
-    for stated in ("set: {model.trust_remote_code: true}", "set: {data.name: rows}"):
+    for stated in ("set: {model.trust_remote_code: true}", "set: {data.dataset_name: rows}"):
         Path("study.yaml").write_text(
             f"{stated}\nover: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n", encoding="utf-8"
         )
@@ -109,7 +109,7 @@ def test_what_a_run_was_allowed_is_not_what_evaluate_is(here: Path, monkeypatch:
     typed: list[Trust] = [NO_TRUST, {"trust_remote_code": True, "trust_base_code": f"c/d@{COMMIT}"}]
     for trust in typed:
         with pytest.raises(Stop):
-            inference.evaluate(Request("run", ModelSection(name="run", **trust)))
+            inference.evaluate(Request("run", ModelSection(model_name_or_path="run", **trust)))
     assert seen == typed
 
 

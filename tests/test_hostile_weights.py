@@ -62,25 +62,25 @@ def reshaped(name: str, part: str) -> Replica:
 
 
 def classifier(folder: Path) -> PreTrainedModel:
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     torch.manual_seed(7)
     return load_sequence_classifier(section, load_tokenizer(section, []), ("bad", "good")).model
 
 
 def joint(folder: Path) -> PreTrainedModel:
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     torch.manual_seed(7)
     return load_joint(section, load_tokenizer(section, []), ("bad", "good")).model
 
 
 def masked(folder: Path) -> PreTrainedModel:
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     torch.manual_seed(7)
     return load_masked_lm(section, load_tokenizer(section, [])).model
 
 
 def causal(folder: Path) -> PreTrainedModel:
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     return load_causal_lm(section, load_tokenizer(section, [], padded=False)).model
 
 
@@ -266,7 +266,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     labels = tuple(adapted.config.id2label.values())
     made = tmp_path / "adapter"
     Classifier(adapted, tiny_tokenizer(tmp_path), labels, 16, "longest").save(
-        made, base=ModelSection(name="scratch:bert-tiny")
+        made, base=ModelSection(model_name_or_path="scratch:bert-tiny")
     )
     keep(made / "base" / "model.safetensors", lambda name: not name.startswith("classifier"))
     Classifier.load(str(made), device="cpu")

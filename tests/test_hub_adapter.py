@@ -38,7 +38,7 @@ def published(hub_client: Client, tmp_path_factory: pytest.TempPathFactory) -> P
     hub_client.hub.add_model(BASE, home / "encoder")
     csv_folder(home / "rows")
     settings = ["--model", BASE, "--data", "rows", "--method", "lora", *BRIEF, "--output", "run"]
-    done = hub_client.hftune("classify", *settings, "--push-to-hub", ADAPTER, token=hub_client.hub.token, cwd=home)
+    done = hub_client.hftune("classify", *settings, "--hub-model-id", ADAPTER, token=hub_client.hub.token, cwd=home)
     assert done.returncode == 0, done.stderr
     return home
 

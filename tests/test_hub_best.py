@@ -50,9 +50,10 @@ HftuneTrainer._determine_best_metric = always
 saved, best.PushEachBest.on_save = best.PushEachBest.on_save, patient
 swift = hub.Patience(attempts=3, first_wait=0.05, silence=SILENCE)
 hub.Publication = functools.partial(publication.Publication, patience=swift)
-settings = {"data.name": "rows", "data.max_length": 16, "model.vocab_size": 300, "task.select_by": "loss",
-            "train.max_steps": 3, "train.eval_steps": 1, "train.batch_size": 8, "train.learning_rate": 1e-3,
-            "train.warmup": 0.0, "train.schedule": "constant", **MORE}
+settings = {"data.dataset_name": "rows", "data.max_seq_length": 16, "model.vocab_size": 300,
+            "train.metric_for_best_model": "loss", "train.max_steps": 3, "train.eval_steps": 1,
+            "train.per_device_train_batch_size": 8, "train.learning_rate": 1e-3,
+            "train.warmup_steps": 0.0, "train.lr_scheduler_type": "constant_with_warmup", **MORE}
 seen = {}
 try:
     seen["metrics"] = dict(train(load_recipe(None, settings), "run", listener=Told()).metrics)
@@ -84,7 +85,7 @@ def train(
 ) -> dict[str, Any]:
     folder.mkdir()
     csv_folder(folder / "rows")
-    hub = {} if repo is None else {"hub.push_to": repo, "hub.push_each_best": True}
+    hub = {} if repo is None else {"hub.hub_model_id": repo, "hub.hub_strategy": "best"}
     settings = {**hub, **more}
     start = f"STOP_AT, WAITS, SILENCE, MORE = {stop_at}, {waits}, {silence}, {settings!r}\n"
     done = client.python(start + TRAIN, token=client.hub.token, cwd=folder)
@@ -162,7 +163,7 @@ def test_the_last_word_when_the_finished_model_is_not_taken(client: Client, tmp_
     hub.fail(f"{repo}/commit/main", status=502, times=3)
     (tmp_path / "here" / "run" / "metrics.json").unlink()
     again = TRAIN.replace('"run", listener', '"run", resume=True, listener')
-    more = {"hub.push_to": repo, **settings}
+    more = {"hub.hub_model_id": repo, **settings}
     start = f"STOP_AT, WAITS, SILENCE, MORE = -1, True, 2.0, {more!r}\n"
     done = client.python(start + again, token=hub.token, cwd=tmp_path / "here")
     code, message = json.loads(done.stdout.splitlines()[-1])["error"]
@@ -171,7 +172,7 @@ def test_the_last_word_when_the_finished_model_is_not_taken(client: Client, tmp_
 
 def test_what_is_there_is_told_by_place(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
-    hub = load_recipe(None, {"hub.push_to": "me/it"}).hub
+    hub = load_recipe(None, {"hub.hub_model_id": "me/it"}).hub
     assert whats_there(run, hub) == "nothing of this run is at me/it on the Hub"
     Record("me/it", "main", "c" * 40, "http://hub/me/it", step=7).keep(run)
     assert "http://hub/me/it (commit cccccccccc) holds the best checkpoint of step 7" in whats_there(run, hub)
@@ -183,8 +184,8 @@ def test_it_needs_a_place_and_a_whole_model(tmp_path: Path) -> None:
     from hftune.training.progress import Silent
 
     with pytest.raises(HftuneError, match=r"push_each_best do nothing without hub\.push_to"):
-        load_recipe(None, {"hub.push_each_best": True})
-    recipe = load_recipe(None, {"hub.push_each_best": True, "hub.push_to": "me/it"})
+        load_recipe(None, {"hub.hub_strategy": "best"})
+    recipe = load_recipe(None, {"hub.hub_strategy": "best", "hub.hub_model_id": "me/it"})
     sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharding="FSDP2"))
     with pytest.raises(HftuneError, match="shards its weights"):
         publication = Publication(recipe, RunDir(tmp_path), Silent())

@@ -91,12 +91,14 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 def test_a_name_on_the_hub_is_linked_and_a_path_is_not_told(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
-    recipe = load_recipe(None, {"model.name": "huawei-noah/TinyBERT_General_4L_312D", "data.name": "google/boolq"})
+    recipe = load_recipe(
+        None, {"model.model_name_or_path": "huawei-noah/TinyBERT_General_4L_312D", "data.dataset_name": "google/boolq"}
+    )
     run.write_recipe(recipe)
     found = header(card_text(run))
     assert found["base_model"] == "huawei-noah/TinyBERT_General_4L_312D" and found["datasets"] == ["google/boolq"]
     folder = tmp_path / "secret-place" / "encoder"
-    run.write_recipe(load_recipe(None, {"model.name": str(folder)}))
+    run.write_recipe(load_recipe(None, {"model.model_name_or_path": str(folder)}))
     text = card_text(run)
     assert "base_model" not in header(text)
     assert str(folder) not in text.split("### Recipe")[0]

@@ -58,7 +58,7 @@ def classify(
 def test_trained_from_the_hub_and_published(client: Client, home: Path, encoder: Path) -> None:
     hub = client.hub
     hub.add_model(TINYBERT, encoder)
-    done = classify(client, home, "--push-to-hub", "tester/reviews-tinybert", "--json", token=hub.token)
+    done = classify(client, home, "--hub-model-id", "tester/reviews-tinybert", "--json", token=hub.token)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     metrics = json.loads((home / "run" / "metrics.json").read_text())
@@ -85,7 +85,7 @@ def test_trained_from_the_hub_and_published(client: Client, home: Path, encoder:
 
 def test_a_wrong_token_is_told_before_training(client: Client, home: Path, encoder: Path) -> None:
     client.hub.add_model(TINYBERT, encoder)
-    done = classify(client, home, "--push-to-hub", "tester/x", token="hf_wrong")
+    done = classify(client, home, "--hub-model-id", "tester/x", token="hf_wrong")
     assert done.returncode == 2 and "the Hub does not know your token" in done.stderr
     assert not (home / "run").exists()
 

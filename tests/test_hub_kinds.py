@@ -22,10 +22,19 @@ pytestmark = pytest.mark.slow
 
 BASE = "someone/encoder"
 NAMES = ("Ann Ash", "Bob Birch", "Cy Cole", "Dee Dun")
-SMALL = ("-s", "model.layers=1", "-s", "model.width=32", "-s", "model.heads=2", "-s", "model.block=64")
-STEPS = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8", "--push-each-best")
+SMALL = (
+    "-s",
+    "model.num_hidden_layers=1",
+    "-s",
+    "model.hidden_size=32",
+    "-s",
+    "model.num_attention_heads=2",
+    "-s",
+    "model.block_size=64",
+)
+STEPS = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8", "--hub-strategy best")
 MINGPT = ("--model", "scratch:mingpt", *SMALL)
-CLM = ("--corpus", "texts.txt", "-s", "task.sample_tokens=0", "-s", "data.validation_size=0.2")
+CLM = ("--corpus", "texts.txt", "-s", "task.max_new_tokens=0", "-s", "data.validation_size=0.2")
 WHOLE, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 RUNS: dict[str, tuple[str, ...]] = {
@@ -127,7 +136,7 @@ def place(hub_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words.save_pretrained(folder / "encoder")
     hub_client.hub.add_model(BASE, folder / "encoder")
     for kind, command in RUNS.items():
-        there = ("--output", kind, "--push-to-hub", f"tester/{kind}")
+        there = ("--output", kind, "--hub-model-id", f"tester/{kind}")
         source = f"{PATIENT}\nmain({[*command, *STEPS, *there]!r})"
         done = hub_client.python(source, token=hub_client.hub.token, cwd=folder)
         assert done.returncode == 0, (kind, done.stderr)

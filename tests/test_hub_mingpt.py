@@ -9,7 +9,16 @@ import pytest
 from hub_client import Client
 
 REPO = "tester/mingpt"
-SMALL = ("-s", "model.layers=1", "-s", "model.width=32", "-s", "model.heads=2", "-s", "model.block=64")
+SMALL = (
+    "-s",
+    "model.num_hidden_layers=1",
+    "-s",
+    "model.hidden_size=32",
+    "-s",
+    "model.num_attention_heads=2",
+    "-s",
+    "model.block_size=64",
+)
 BRIEF = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8")
 NAMES = ("Ann Ash", "Bob Birch", "Cy Cole", "Dee Dun")
 

@@ -51,12 +51,12 @@ def folder(here: Path) -> Path:
 
 
 SETTINGS: dict[str, Any] = {
-    "data.name": "data",
+    "data.dataset_name": "data",
     "model.vocab_size": 300,
     "train.max_steps": 4,
     "train.eval_steps": 2,
-    "train.batch_size": 8,
-    "train.log_steps": 1,
+    "train.per_device_train_batch_size": 8,
+    "train.logging_steps": 1,
 }
 
 
@@ -72,7 +72,7 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     leaked = tiny.rows(16, 2)[3][1].upper()
     (folder / "more.txt").write_text("\n".join([*plain_lines(), f"so {leaked}", r"a line\nbreak"]), encoding="utf-8")
     flags = ("--unlabeled", "more.txt", "--mlm-alpha", "0.5", "--mlm-batch-size", "4", "--output", "run", "--json")
-    code, out, err = hftune("joint", "--data", "data", *tiny.QUICK, *flags, "--set", "train.log_steps=2")
+    code, out, err = hftune("joint", "--data", "data", *tiny.QUICK, *flags, "--set", "train.logging_steps=2")
     assert code == 0, err
     assert "1 of the 16 test texts stand in the unlabeled text" in err
     metrics = json.loads(out)
@@ -101,7 +101,7 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     _, info = AutoModelForMaskedLM.from_pretrained(model / "mlm", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     tokenizer = AutoTokenizer.from_pretrained(model)
-    again = load_joint_model(ModelSection(name="run"), tokenizer, ("bad", "good"))
+    again = load_joint_model(ModelSection(model_name_or_path="run"), tokenizer, ("bad", "good"))
     assert again.fresh_modules == (), "training goes on with both heads"
     head = load_file(model / "mlm/model.safetensors")
     for name, value in again.model.mlm_head.state_dict().items():
@@ -124,7 +124,7 @@ def test_a_weight_of_0_is_classification_bit_for_bit(folder: Path) -> None:
 
 
 def test_two_stages(folder: Path) -> None:
-    first = trained("mlm", folder / "mlm", **{"data.name": "more.txt", "task.max_length": 16})
+    first = trained("mlm", folder / "mlm", **{"data.dataset_name": "more.txt", "task.max_seq_length": 16})
     assert isinstance(first.facts.rows["validation"], int)
     model = folder / "saved"
     first.task.save(first.applied.model, first.tokenizer, first.data, model)
@@ -135,12 +135,14 @@ def test_two_stages(folder: Path) -> None:
     assert set(evaluation.splits["validation"]) == {"loss", "perplexity", "accuracy"}
     history = read_jsonl(folder / "mlm/history.jsonl")
     scored = [row for row in history if row.get("split") == "validation"]
-    assert min(row["perplexity"] for row in scored) == pytest.approx(evaluation.splits["validation"]["perplexity"], rel=1e-4)
+    assert min(row["perplexity"] for row in scored) == pytest.approx(
+        evaluation.splits["validation"]["perplexity"], rel=1e-4
+    )
     assert first.task.baselines(first.data, ["validation"])["unigram"]["validation"]["perplexity"] < 300
 
     how = usage(read_json(model / "config.json"), adapter=False, pairs=False)
     assert how.pipeline_tag == "fill-mask" and "[MASK]" in how.snippet
-    section = ModelSection(name=str(model))
+    section = ModelSection(model_name_or_path=str(model))
     second = load_sequence_classifier(section, first.tokenizer, ("bad", "good")).model
     weights = load_file(model / "model.safetensors")
     shared = [name for name in second.state_dict() if name in weights]
@@ -154,10 +156,10 @@ def test_two_stages(folder: Path) -> None:
 
 
 def test_texts_of_labeled_data(folder: Path) -> None:
-    corpus = load_texts(CorpusData(name="data", documents="labeled", validation_size=0.1))
+    corpus = load_texts(CorpusData(dataset_name="data", documents="labeled", validation_size=0.1))
     assert [len(part) for part in (corpus.train, corpus.validation, corpus.test or ())] == [40, 16, 16]
     assert corpus.train[0] == tiny.rows(1, 0)[0][1]
-    reviews = load_texts(CorpusData(name="reviews", validation_size=0.1))
+    reviews = load_texts(CorpusData(dataset_name="reviews", validation_size=0.1))
     assert (len(reviews.train), len(reviews.validation)) == (5000, 500)
     assert not any("\\n" in text for text in reviews.train), "a spelled line break is one"
 
@@ -166,25 +168,30 @@ def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
     rows = ["text,text_pair,label"]
     rows += [f"is house {number} red,House {number // 2} has a color.,{'yn'[number % 2]}" for number in range(40)]
     (here / "pairs.csv").write_text("\n".join(rows), encoding="utf-8")
-    found = load_joint(JointData(name="pairs.csv", unlabeled="train"))
+    found = load_joint(JointData(dataset_name="pairs.csv", unlabeled="train"))
     passages = {name: set(part["text_pair"]) for name, part in found.named.items()}
     expected = {
-        name: sum(text in passages["train"] for text in found.named[name]["text_pair"]) for name in ("validation", "test")
+        name: sum(text in passages["train"] for text in found.named[name]["text_pair"])
+        for name in ("validation", "test")
     }
     assert found.leaks() == expected and all(expected.values())
 
 
 def test_which_unlabeled_texts() -> None:
-    everything = load_joint(JointData(name="reviews", labels=50))
+    everything = load_joint(JointData(dataset_name="reviews", max_train_samples=50))
     assert len(everything.train) == 50 and len(everything.unlabeled.texts) == 5000
     assert everything.leaks() == {}
-    plain = load(LabeledData(name="reviews", labels=50))
+    plain = load(LabeledData(dataset_name="reviews", max_train_samples=50))
     assert plain.fingerprints == everything.fingerprints, "methods that are compared train on the same 50"
-    assert set(plain.train["text"]) < set(load(LabeledData(name="reviews", labels=200)).train["text"])
-    own = load_joint(JointData(name="reviews", labels=50, unlabeled="train"))
-    assert len(own.unlabeled.texts) == 4000, "all training texts, whatever data.labels says"
-    few = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=100)).unlabeled.texts
-    fewer = load_joint(JointData(name="reviews", labels=50, limit_unlabeled=20)).unlabeled.texts
+    assert set(plain.train["text"]) < set(
+        load(LabeledData(dataset_name="reviews", max_train_samples=200)).train["text"]
+    )
+    own = load_joint(JointData(dataset_name="reviews", max_train_samples=50, unlabeled="train"))
+    assert len(own.unlabeled.texts) == 4000, "all training texts, whatever data.max_train_samples says"
+    few = load_joint(JointData(dataset_name="reviews", max_train_samples=50, max_unlabeled_samples=100)).unlabeled.texts
+    fewer = load_joint(
+        JointData(dataset_name="reviews", max_train_samples=50, max_unlabeled_samples=20)
+    ).unlabeled.texts
     assert len(few) == 100 and set(fewer) < set(few) < set(everything.unlabeled.texts)
 
 
@@ -205,7 +212,7 @@ def test_seen_among() -> None:
         (("--unlabeled", "missing.txt"), "there is no file or folder 'missing.txt'", "train"),
         (("--unlabeled", "reviws"), "'reviws'", "did you mean 'reviews'?"),
         (("--unlabeled", "short.txt"), "3 examples, fewer than one batch of 8", "--mlm-batch-size"),
-        (("--unlabeled", "more.txt", "--limit-unlabeled", "99"), "asks for 99", "at most 30"),
+        (("--unlabeled", "more.txt", "--max-unlabeled-samples", "99"), "asks for 99", "at most 30"),
         (("--unlabeled", "more.txt", "--mlm-alpha", "-1"), "≥ 0", "schema"),
         (("--unlabeled", "more.txt", "--mlm-probability", "1"), "< 1", "schema"),
         (("--unlabeled", "more.txt", "--block-size", "513"), "513 tokens are too long", "--block-size 512"),
@@ -238,7 +245,7 @@ def test_what_is_said_of_the_rows_and_of_the_first_batch(folder: Path) -> None:
             heard.append(text)
 
     few = {key: value for key, value in SETTINGS.items() if key != "train.max_steps"}
-    settings = {**few, "data.unlabeled": "more.txt", "data.max_length": 8, "train.epochs": 1}
+    settings = {**few, "data.unlabeled": "more.txt", "data.max_seq_length": 8, "train.num_train_epochs": 1}
     losses = [
         dry_run(load_recipe(None, {**settings, **more}, task="joint"), listener=Heard()).loss_of_first_batch
         for more in ({"task.mlm_alpha": 0.1}, {"task.mlm_alpha": 1.0, "data.block_size": 8})

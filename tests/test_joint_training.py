@@ -20,7 +20,14 @@ COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items"
 
 
 def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **changes: Any) -> PairedBatches:
-    settings = {"rows": 41, "batch_size": 8, "accumulation": 2, "seed": 1, "lengths": None, **changes}
+    settings = {
+        "rows": 41,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "seed": 1,
+        "lengths": None,
+        **changes,
+    }
     return PairedBatches(companion=companion, bucketed=True, world_size=world, rank=rank, **settings)
 
 
@@ -68,14 +75,21 @@ def linear(done: float) -> float:
     return 1.0 - done
 
 
-SETTINGS = {"batch_size": 8, "accumulation": 2, "epochs": 3, "log_steps": 2, "eval_steps": 4, "learning_rate": 1e-2}
+SETTINGS = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 3,
+    "logging_steps": 2,
+    "eval_steps": 4,
+    "learning_rate": 1e-2,
+}
 
 
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> None:
     """The checkpoint lies in the middle of an epoch, of a round of the unlabeled rows and of a log interval."""
 
     def case(name: str) -> Any:
-        settings = {**SETTINGS, "log_steps": 3}
+        settings = {**SETTINGS, "logging_steps": 3}
         return joint_case(tmp_path / name, settings, rows=60, mlm_batch_size=5, weight=linear)
 
     whole = case("whole")
@@ -99,7 +113,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> No
 
 
 def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "epochs": 1, "log_steps": 1, "eval_steps": 1}
+    settings = {**SETTINGS, "num_train_epochs": 1, "logging_steps": 1, "eval_steps": 1}
     case = joint_case(tmp_path, settings, rows=41, mlm_batch_size=5, weight=lambda done: 0.25)
     fit(case.trainer(joint_bert(0.0)))
     trained = [row for row in case.history if "split" not in row]

@@ -30,7 +30,7 @@ def examples(labels: list[Any], names: dict[Any, Any] | None = None, size: int =
 def splits_of(folder: Path, train: list[dict[str, Any]], test: list[dict[str, Any]] | None = None) -> Splits:
     write(folder / "train.jsonl", train)
     write(folder / "test.jsonl", test or train)
-    return load(LabeledData(name=str(folder)))
+    return load(LabeledData(dataset_name=str(folder)))
 
 
 def test_names_in_the_order_of_their_integers(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_names_in_the_order_of_their_integers(tmp_path: Path) -> None:
     assert splits.labels == tuple(NAMES.values())
     assert splits.test is not None and splits.test["label"][:2] == [3, 4]
     assert "label names come from column 'label_text'" in splits.notes
-    _, rows = load_split(LabeledData(name=str(tmp_path)), "test", splits.labels)
+    _, rows = load_split(LabeledData(dataset_name=str(tmp_path)), "test", splits.labels)
     assert rows["label"][:2] == [3, 4]
 
 

@@ -21,7 +21,16 @@ from hftune.files import read_json
 pytestmark = pytest.mark.timeout(600)
 
 # 41 rows: the last of 3 updates has 9 of 16 rows, and its last pass one row for two processes.
-COURSE = ("--epochs", "2", "--set", "train.accumulation=2", "--set", "train.log_steps=1", "--lr", "3e-3")
+COURSE = (
+    "--epochs",
+    "2",
+    "--set",
+    "train.gradient_accumulation_steps=2",
+    "--set",
+    "train.logging_steps=1",
+    "--lr",
+    "3e-3",
+)
 BERT = ("--set", "model.vocab_size=300", "--max-length", "16", "--set", "model.dropout=0")
 GPT = ("--model", "scratch:mingpt-tiny", "--set", "model.dropout=0")
 TASKS = {
@@ -59,7 +68,7 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
         code, _, err = hftune(*command(task, 1))
         assert code == 0, (task, err)
     again = [*TASKS["classify"], *COURSE, "--batch-size", "4", "--set", "train.eval_steps=2"]
-    again += ["--set", "model.dropout=0.1", "--set", "train.optimizer=muon"]
+    again += ["--set", "model.dropout=0.1", "--set", "train.optim=muon"]
     jobs = [{"arguments": command(task, 2)} for task in TASKS]
     jobs += [
         {"arguments": [*again, "--output", "whole"]},

@@ -108,7 +108,7 @@ def states(arguments: Sequence[str], gpus: Sequence[str] = (), recipe: Recipe | 
         (["--use_megatron_lm", "--num_processes", "2"], 4, "sharding", "bad", "Megatron-LM"),
         (["--mixed_precision", "fp16", "--cpu"], 0, "precision", "bad", "fp16 needs a GPU"),
         (["--mixed_precision", "fp8"], 0, "precision", "bad", "mixed_precision fp8"),
-        (["--dynamo_backend", "inductor"], 0, "compiling", "bad", "train.compile is off"),
+        (["--dynamo_backend", "inductor"], 0, "compiling", "bad", "train.torch_compile is off"),
         ([], 0, "update", "note", "not known without a recipe"),
     ],
 )
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_launch(arguments: list[str], gpus: int, what: str,
 
 
 def test_the_rows_of_an_update() -> None:
-    recipe = load_recipe(None, {"train.batch_size": 8, "train.accumulation": 2})
+    recipe = load_recipe(None, {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 2})
     arguments = ["--multi_gpu", "--num_processes", "2"]
     plan, _ = examine_launch(arguments, recipe, ())
     assert plan.update_rows == plan.as_dict()["update_rows"] == 32
@@ -127,7 +127,7 @@ def test_the_rows_of_an_update() -> None:
     assert finding.found == "8 rows × 2 passes × 2 processes = 32 rows"
     assert "one process has 16" in finding.hint and "--batch-size 4 keeps them" in finding.hint
     assert states([], (), recipe)["update"].state == "ok"
-    muon = load_recipe(None, {"train.optimizer": "muon"})
+    muon = load_recipe(None, {"train.optim": "muon"})
     assert states(["--use_fsdp", "--fsdp_version", "2"], GPUS, muon)["sharding"].state == "bad"
 
 
@@ -256,7 +256,7 @@ def test_the_first_to_fail_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_flags_of_a_copied_command_count(hftune: Run) -> None:
     command = "accelerate launch --multi_gpu --num_processes 2 -m hftune classify --recipe classify/reviews"
-    for flags, rows in (((), 64), (("--batch-size", "16"), 32), (("--batch-size=8", "--auto-batch"), 16)):
+    for flags, rows in (((), 64), (("--batch-size", "16"), 32), (("--batch-size=8", "--auto-find-batch-size"), 16)):
         _, out, err = hftune("doctor", "--launch", "--json", *command.split(), *flags)
         assert json.loads(out)["launch"]["update_rows"] == rows, err
 

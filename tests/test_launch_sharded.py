@@ -53,7 +53,7 @@ def jobs_for(tasks: list[str]) -> list[dict[str, Any]]:
         {"arguments": [*again, "--output", "whole"]},
         {"arguments": [*again, "--output", "parts"], "stops": 3},
         {"arguments": ["classify", "--output", "parts", "--resume"]},
-        {"arguments": [*again, "--set", "train.optimizer=muon", "--output", "refused"]},
+        {"arguments": [*again, "--set", "train.optim=muon", "--output", "refused"]},
     ]
 
 

@@ -209,7 +209,7 @@ def test_a_checkpoint_without_the_setting_was_made_in_fp32() -> None:
 def test_bf16_that_crashes_is_refused_before_training(here: Path, hftune: Hftune, fake: Callable[[str], Path]) -> None:
     fake("crash without a cap")
     tiny.csv_folder(here / "data")
-    cpu = ("--set", "train.device=cpu", "--set", "train.precision=bf16")
+    cpu = ("--set", "train.use_cpu=true", "--set", "train.bf16=true")
     code, _, err = hftune("classify", "--data", "data", "--output", "run", *tiny.QUICK, *cpu)
     assert code == 2 and "SIGILL" in err and "train.precision=auto" in err
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in err

@@ -110,7 +110,7 @@ def test_scoring_that_does_not_fit_is_refused_before_training() -> None:
     check_memory(splits(), 2**33)
     with pytest.raises(HftuneError, match=r"scoring validation takes about 6\.0 GB: it has 1,000 rows") as caught:
         check_memory(splits(), 2**31)
-    assert "data.label_column" in caught.value.hint
+    assert "data.label_column_name" in caught.value.hint
 
 
 def test_predictions_list_the_most_probable_labels_and_the_right_one() -> None:
@@ -166,7 +166,8 @@ def test_a_run_on_many_labels_reports_what_it_left_out(here: Path, hftune: Hftun
     assert f"bag of words: {reason}" in out
     found = read_json(Path("run/metrics.json"))["baselines"]
     assert (
-        found["tfidf"] == {"validation": {"note": reason}, "test": {"note": reason}} and "accuracy" in found["majority"]["validation"]
+        found["tfidf"] == {"validation": {"note": reason}, "test": {"note": reason}}
+        and "accuracy" in found["majority"]["validation"]
     )
     assert reason in Path("run/report.html").read_text(encoding="utf-8")
     code, out, err = hftune("baseline", "--data", "data")

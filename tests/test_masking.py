@@ -118,7 +118,7 @@ def test_a_tokenizer_without_a_mask_token() -> None:
 
 def test_a_batch_without_a_masked_token_trains_nothing(tmp_path: Path) -> None:
     """Its loss is a sum over no tokens, divided by their number: 0 / 0 would end the run."""
-    few = recipe(write_data(tmp_path), "mlm", **{"task.mlm_probability": 0.03, "train.epochs": 1})
+    few = recipe(write_data(tmp_path), "mlm", **{"task.mlm_probability": 0.03, "train.num_train_epochs": 1})
     sitting(few, tmp_path / "run")
     losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "history.jsonl") if "loss" in row]
     assert losses and all(math.isfinite(loss) for loss in losses) and min(losses) < max(losses)

@@ -122,7 +122,7 @@ def test_an_unknown_architecture_can_be_frozen_or_told_about() -> None:
     for kind in ("lora", "ia3"):
         with pytest.raises(HftuneError, match="does not know the layers of funnel models") as caught:
             methods.check(section(kind), funnel)
-        assert "method.targets" in caught.value.hint
+        assert "method.target_modules" in caught.value.hint
         methods.check(section(kind, targets=("query",)), funnel)
     with pytest.raises(HftuneError) as caught:
         methods.check(section("prefix"), funnel)
@@ -158,7 +158,7 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_and_saved(method: str, tm
     torch.manual_seed(3)
     BertForMaskedLM(config("bert")).save_pretrained(tmp_path / "masked")
     words = tokenizer(tmp_path / "words")
-    base = ModelSection(name=str(tmp_path / "masked"))
+    base = ModelSection(model_name_or_path=str(tmp_path / "masked"))
     loaded = load_sequence_classifier(base, words, NAMES)
     assert loaded.fresh_modules == ("bert.pooler.dense", "classifier")
     applied = methods.apply(loaded.model, section(method), loaded.fresh_modules)
@@ -179,7 +179,7 @@ def test_training_does_not_start_from_a_prefix(tmp_path: Path) -> None:
     applied = methods.apply(model("bert"), section("prefix"), ())
     Classifier(applied.model, words, NAMES, 24, "longest").save(tmp_path / "model", base=ModelSection())
     with pytest.raises(HftuneError, match="stays beside the weights of its base") as caught:
-        load_sequence_classifier(ModelSection(name=str(tmp_path / "model")), words, NAMES)
+        load_sequence_classifier(ModelSection(model_name_or_path=str(tmp_path / "model")), words, NAMES)
     assert "lora or ia3" in caught.value.hint
     (tmp_path / "model" / "hftune.json").unlink()
     with pytest.raises(HftuneError, match="its labels are not known"):

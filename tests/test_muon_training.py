@@ -15,7 +15,14 @@ from hftune.training.muon import Muon
 
 pytestmark = pytest.mark.numeric
 
-SETTINGS = {"optimizer": "muon", "schedule": "hold", "decay": 0.5, "warmup": 0.1, "epochs": 2, "log_steps": 1}
+SETTINGS = {
+    "optim": "muon",
+    "lr_scheduler_type": "warmup_stable_decay",
+    "decay": 0.5,
+    "warmup_steps": 0.1,
+    "num_train_epochs": 2,
+    "logging_steps": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +52,16 @@ def test_a_model_without_blocks_is_refused_before_anything_is_written(tmp_path: 
 
 
 def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
-    fresh = {"model.name": "scratch:bert-tiny", "train.optimizer": "muon"}
+    fresh = {"model.model_name_or_path": "scratch:bert-tiny", "train.optim": "muon"}
     assert load_recipe(None, fresh).train.learning_rate == 4e-3
     assert load_recipe(None, {**fresh, "train.learning_rate": 1e-3}).train.learning_rate == 1e-3
     for idle, said in (
         ({"train.momentum": 0.9}, "momentum is Muon's"),
         ({"train.decay": 0.5}, "decay is for the schedule hold"),
-        ({"train.optimizer": "muon", "method.kind": "lora"}, "lora moves no whole matrix"),
+        ({"train.optim": "muon", "method.kind": "lora"}, "lora moves no whole matrix"),
     ):
         with pytest.raises(HftuneError, match=said):
-            load_recipe(None, {"model.name": "scratch:bert-tiny", **idle})
+            load_recipe(None, {"model.model_name_or_path": "scratch:bert-tiny", **idle})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
     ids=["a share", "a number", "longer than there is"],
 )
 def test_how_long_hold_lets_the_rate_fall(tmp_path: Path, decay: float, rates: list[float]) -> None:
-    trainer = Case(tmp_path, {"schedule": "hold", "decay": decay, "warmup": 2}).trainer()
+    trainer = Case(tmp_path, {"lr_scheduler_type": "warmup_stable_decay", "decay": decay, "warmup_steps": 2}).trainer()
     trainer.create_optimizer()
     schedule = trainer.create_scheduler(8)
     found = []

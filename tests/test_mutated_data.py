@@ -71,24 +71,24 @@ def written(name: str, content: bytes) -> Path:
 
 
 def labeled(path: Path) -> None:
-    splits = load(LabeledData(name=str(path)))
+    splits = load(LabeledData(dataset_name=str(path)))
     for rows in splits.named.values():
         assert all(text.strip() for text in rows["text"])
     check(splits, 8)
 
 
 def text(path: Path) -> None:
-    corpus = load_corpus(CorpusData(name=str(path), validation_size=0.2))
+    corpus = load_corpus(CorpusData(dataset_name=str(path), validation_size=0.2))
     assert all(isinstance(one, str) and one.strip() for part in corpus.named.values() for one in part)
 
 
 def stream(path: Path) -> None:
-    corpus = stream_corpus(CorpusData(name=str(path), validation_size=0.2))
+    corpus = stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.2))
     assert all(isinstance(one, str) for split in corpus.splits.values() for one in split.texts())
 
 
 def questions(path: Path) -> None:
-    splits = load_questions(QuestionData(name=str(path)))
+    splits = load_questions(QuestionData(dataset_name=str(path)))
     assert len(splits.train.questions) == len(splits.train.known)
 
 
@@ -98,7 +98,7 @@ def questions(path: Path) -> None:
 def test_labeled_files(name: str, changes: list[Edit]) -> None:
     path = written(name, edited(LABELLED[name], changes))
     survives(lambda: labeled(path))
-    survives(lambda: load_split(LabeledData(name=str(path)), None, ("no", "yes")))
+    survives(lambda: load_split(LabeledData(dataset_name=str(path)), None, ("no", "yes")))
 
 
 @examples(250)
@@ -133,7 +133,7 @@ def test_texts(name: str, read: Callable[[Path], None], changes: list[Edit]) -> 
 def test_questions(changes: list[Edit]) -> None:
     path = written("asked.tsv", edited(ASKED, changes))
     survives(lambda: questions(path))
-    survives(lambda: load_question_split(QuestionData(name=str(path)), None))
+    survives(lambda: load_question_split(QuestionData(dataset_name=str(path)), None))
 
 
 @examples(300)
@@ -160,5 +160,5 @@ def test_folders(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
             (folder / f"{name}.{'csv' if index % 2 else 'jsonl'}").write_bytes(
                 LABELLED["rows.csv" if index % 2 else "rows.jsonl"]
             )
-    survives(lambda: load(LabeledData(name=str(folder))))
-    survives(lambda: load(LabeledData(name=str(folder), train="../rows.csv")))
+    survives(lambda: load(LabeledData(dataset_name=str(folder))))
+    survives(lambda: load(LabeledData(dataset_name=str(folder), train_file="../rows.csv")))

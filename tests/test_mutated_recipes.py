@@ -17,7 +17,7 @@ from hftune.config.load import load_recipe, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.config.shipped import catalogue, shipped_studies
 from hftune.runs.naming import default_path
-from hftune.studies.plan import check, make_plan, parse_over, read_values
+from hftune.studies.plan import check, make_plan, parse_grid, read_values
 
 RECIPES = [entry.path.read_bytes() for entry in catalogue()]
 STUDIES = [entry.path.read_bytes() for entry in shipped_studies()]
@@ -25,11 +25,11 @@ RESOLVED = [load_recipe(path).model_dump(mode="json") for path in sorted(recipes
     load_recipe(None, {"task.kind": kind}).model_dump(mode="json") for kind in ("joint", "mlm", "span", "clm", "answer")
 ]
 SETS = (
-    "train.epochs=2",
+    "train.num_train_epochs=2",
     "model={name: scratch:bert-tiny}",
-    "data.labels=50",
+    "data.max_train_samples=50",
     "task.class_weights={a: 1}",
-    "hub.push_to=a/b",
+    "hub.hub_model_id=a/b",
 )
 PLACE = Path(tempfile.mkdtemp(prefix="hftune-mutated-")) / "recipe.yaml"
 
@@ -75,7 +75,7 @@ def test_values_from_python(which: int, changes: list[tuple[float, Any]]) -> Non
 def test_settings_of_the_command_line(text: str, changes: list[Edit]) -> None:
     changed = edited(text.encode(), changes).decode("utf-8", "surrogateescape")
     survives(lambda: load_recipe(None, None, [changed]))
-    survives(lambda: parse_over([changed]))
+    survives(lambda: parse_grid([changed]))
 
 
 @examples(40)

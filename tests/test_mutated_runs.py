@@ -100,7 +100,7 @@ def test_files_of_a_model(made: RunDir, name: str, changes: list[Edit], values: 
     before = path.read_bytes()
     whole = values is not None and name.endswith(".json")
     path.write_bytes(json.dumps(turned(json.loads(before), values)).encode() if whole else edited(before, changes))
-    section = ModelSection(name=str(made.model))
+    section = ModelSection(model_name_or_path=str(made.model))
     try:
         if name.startswith("tokenizer"):
             survives(lambda: load_tokenizer(section, [])(["great food"]))
@@ -137,7 +137,7 @@ def test_the_configuration_of_an_adapter(
     (folder / CONFIG).write_bytes(
         edited(content, changes) if values is None else json.dumps(turned(ADAPTER, values)).encode()
     )
-    found = survives(lambda: adapter_parts(str(folder), ModelSection(name=str(folder))))
+    found = survives(lambda: adapter_parts(str(folder), ModelSection(model_name_or_path=str(folder))))
     if found is not None:  # whatever it says, its base is on the Hub or beside it
         base = found[1].name
         climbs = ".." in Path(base).parts or base.startswith(("/", "~", "."))

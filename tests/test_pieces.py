@@ -30,8 +30,14 @@ pytestmark = pytest.mark.numeric
 
 TEXTS = [f"{name}. {name} was born in {town} and lives in {town} ." for name, town in BORN.items()]
 SIZE = 323
-SHAPE = {"model.layers": 1, "model.heads": 2, "model.width": 32, "model.block": 48, "model.attention": "rope"}
-PIECES = {"model.vocabulary": "pieces", "model.vocab_size": SIZE}
+SHAPE = {
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.hidden_size": 32,
+    "model.block_size": 48,
+    "model.attention": "rope",
+}
+PIECES = {"model.tokenizer_type": "bpe", "model.vocab_size": SIZE}
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +92,28 @@ def test_vocabularies_that_can_not_be_had() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task.kind": "classify", "model.vocabulary": "pieces"}, "vocabulary can be set for scratch:mingpt only"),
-        ({"task.kind": "answer", "model.name": "a/b", "model.vocabulary": "pieces"}, "vocabulary can be set for"),
-        ({"task.kind": "span", "model.tokenizer": "x", "model.vocabulary": "characters"}, "both say what is read"),
-        ({"task.kind": "clm", "model.vocabulary": "characters"}, "clm learns pieces, of model.vocab_size"),
-        ({"task.kind": "span", "model.vocabulary": "characters", "model.vocab_size": 500}, "model.vocabulary=pieces"),
-        ({"task.kind": "span", "model.tokenizer": "x", "model.vocab_size": 500}, "x is there"),
+        ({"task.kind": "classify", "model.tokenizer_type": "bpe"}, "vocabulary can be set for scratch:mingpt only"),
         (
-            {"task.kind": "span", "model.name": "a/b", "model.vocabulary": "pieces", "model.layers": 2},
+            {"task.kind": "answer", "model.model_name_or_path": "a/b", "model.tokenizer_type": "bpe"},
+            "vocabulary can be set for",
+        ),
+        (
+            {"task.kind": "span", "model.tokenizer_name": "x", "model.tokenizer_type": "char"},
+            "both say what is read",
+        ),
+        ({"task.kind": "clm", "model.tokenizer_type": "char"}, "clm learns pieces, of model.vocab_size"),
+        (
+            {"task.kind": "span", "model.tokenizer_type": "char", "model.vocab_size": 500},
+            "model.tokenizer_type=bpe",
+        ),
+        ({"task.kind": "span", "model.tokenizer_name": "x", "model.vocab_size": 500}, "x is there"),
+        (
+            {
+                "task.kind": "span",
+                "model.model_name_or_path": "a/b",
+                "model.tokenizer_type": "bpe",
+                "model.num_hidden_layers": 2,
+            },
             "layers, vocabulary can be set",
         ),
     ],
@@ -152,7 +172,7 @@ def test_every_predicted_character_is_counted(tokenizer: PreTrainedTokenizerBase
 def test_what_was_read_is_cut_by_pieces(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     long = " ".join(TEXTS)
     texts = [*TEXTS, long]
-    recipe = load_recipe(None, {"task.kind": "span", "model.name": "scratch:mingpt", **SHAPE, **PIECES})
+    recipe = load_recipe(None, {"task.kind": "span", "model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES})
     own = build_piece_tokenizer(texts, SIZE)
     kept = ids(own, long)[: int(48 * 0.875)]
     assert seen_parts(recipe, texts) == [*TEXTS, own.decode(kept)]
@@ -164,7 +184,12 @@ def test_what_was_read_is_cut_by_pieces(tokenizer: PreTrainedTokenizerBase, tmp_
 
 
 def recipe(task: str, name: Path | str, **values: Any) -> Recipe:
-    settings = {"data.name": str(name), "train.batch_size": 4, "train.learning_rate": 1e-2, "train.epochs": 2}
+    settings = {
+        "data.dataset_name": str(name),
+        "train.per_device_train_batch_size": 4,
+        "train.learning_rate": 1e-2,
+        "train.num_train_epochs": 2,
+    }
     return load_recipe(None, {**settings, **values}, task=task)
 
 
@@ -175,20 +200,27 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "wiki.txt").write_text("\n".join(TEXTS) + "\n")
     for split in ("train", "validation"):
         (place / f"{split}.tsv").write_text(rows(list(BORN)))
-    train(recipe("span", place / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}), place / "read")
+    train(
+        recipe("span", place / "wiki.txt", **{"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES}),
+        place / "read",
+    )
     return place
 
 
 def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
     metrics = json.loads((read / "read" / "metrics.json").read_text())
     validation = metrics["splits"]["validation"]
-    task = TASKS["span"](recipe("span", read / "wiki.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES}))
+    task = TASKS["span"](
+        recipe("span", read / "wiki.txt", **{"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES})
+    )
     data = task.load_data()
     inputs = task.prepare(data, task.load_tokenizer(data))
     predicted = sum(inputs.validation_lengths) - len(inputs.validation_lengths)
     characters = sum(inputs.validation.characters)  # type: ignore[attr-defined]
     assert characters > predicted
-    assert validation["bits_per_character"] == pytest.approx(validation["loss"] * predicted / characters / math.log(2), rel=1e-4)
+    assert validation["bits_per_character"] == pytest.approx(
+        validation["loss"] * predicted / characters / math.log(2), rel=1e-4
+    )
     for row in (json.loads(line) for line in (read / "read" / "predictions" / "dev.jsonl").read_text().splitlines()):
         prefix, _, suffix = row["text"].partition(MASK)
         # Only a hole at the very beginning has the blank that is put before every text.
@@ -203,7 +235,7 @@ def test_the_card_shows_a_hole_and_asks_for_it(read: Path) -> None:
 
 
 def test_answers_are_learned_in_pieces(read: Path) -> None:
-    settings = {"model.name": str(read / "read"), "train.epochs": 40, "train.eval_steps": 80}
+    settings = {"model.model_name_or_path": str(read / "read"), "train.num_train_epochs": 40, "train.eval_steps": 80}
     result = train(recipe("answer", read, **settings), read / "asked")
     # Six answers are soon known by heart; one may be missed where rounding leads training elsewhere.
     assert result.metrics["splits"]["validation"]["exact_match"] > 0.8
@@ -211,7 +243,7 @@ def test_answers_are_learned_in_pieces(read: Path) -> None:
     assert all(row["seen_in_pretraining"] and row["seen_in_finetuning"] for row in rows)
     (asked,) = predict(result.run.path, [rows[0]["text"]])
     assert asked.label == rows[0]["label"], "the command line answers as scoring did"
-    fresh = {"model.name": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
+    fresh = {"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
     made = train(recipe("answer", read, **fresh), read / "fresh")
     assert len(AutoTokenizer.from_pretrained(made.run.model)) == SIZE, "without pretraining too"
     known = AutoTokenizer.from_pretrained(made.run.model).get_vocab()
@@ -235,7 +267,7 @@ def test_a_prompt_with_a_hole_is_read_as_it_was_in_training(tokenizer: PreTraine
 
 def test_a_long_answer_is_not_cut_off_where_the_learned_ones_are_short(read: Path) -> None:
     """A town that was never learned has as many letters as these, and more pieces."""
-    settings = {"model.name": str(read / "read"), "train.max_steps": 1}
+    settings = {"model.model_name_or_path": str(read / "read"), "train.max_steps": 1}
     asked = train(recipe("answer", read, **settings), read / "asked-briefly")
     tokenizer = AutoTokenizer.from_pretrained(asked.run.model)
     assert {len(ids(tokenizer, town)) for town in BORN.values()} == {1} and len(ids(tokenizer, "Zürq")) > 3
@@ -247,7 +279,7 @@ def test_other_text_is_counted_in_the_vocabulary_of_the_run(read: Path, tmp_path
     """Baselines beside a run's scores are of the same tokens, not of a vocabulary of the other text."""
     other = [f"{text} Indeed, indeed ." for text in TEXTS[:4]]
     (tmp_path / "other.txt").write_text("\n".join(other) + "\n")
-    settings = {"model.name": "scratch:mingpt", **SHAPE, **PIECES}
+    settings = {"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES}
     task = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
     data = task.load_data()
     again = TASKS["span"](recipe("span", tmp_path / "other.txt", **settings))
@@ -259,14 +291,14 @@ def test_other_text_is_counted_in_the_vocabulary_of_the_run(read: Path, tmp_path
 
 def test_a_document_of_one_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("\n".join([*TEXTS, "born"]) + "\n")
-    wanted = recipe("span", tmp_path / "short.txt", **{"model.name": "scratch:mingpt", **SHAPE, **PIECES})
+    wanted = recipe("span", tmp_path / "short.txt", **{"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES})
     with pytest.raises(HftuneError, match=r"1 of 7 documents have fewer than 2 tokens .* such as 'born'") as caught:
         train(wanted, tmp_path / "run")
-    assert "model.vocabulary" in caught.value.hint
+    assert "model.tokenizer_type" in caught.value.hint
 
 
 def test_what_is_never_seen_is_kept_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("\n".join(" ".join(TEXTS[start:]) for start in range(3)) + "\n")
-    settings = {"model.name": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
+    settings = {"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES, "train.max_steps": 1}
     result = train(recipe("span", tmp_path / "long.txt", **settings), tmp_path / "run")
     assert any("first 42 tokens" in note for note in result.metrics["data"]["notes"])

@@ -32,7 +32,7 @@ def folder(path: Path, **files: str) -> QuestionData:
     path.mkdir(exist_ok=True)
     for name, text in files.items():
         (path / f"{name}.tsv").write_text(text, encoding="utf-8")
-    return QuestionData(name=str(path))
+    return QuestionData(dataset_name=str(path))
 
 
 def test_embedded_births() -> None:
@@ -78,7 +78,7 @@ def test_a_template_shows_one_name(template: str) -> None:
         load_recipe("finetune/births", {"data.template": template})
 
 
-@pytest.mark.parametrize("model", [{"model.name": "runs/a"}, {"model.tokenizer": "runs/a"}])
+@pytest.mark.parametrize("model", [{"model.model_name_or_path": "runs/a"}, {"model.tokenizer_name": "runs/a"}])
 def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> None:
     assert load_recipe("finetune/births", {"data.corpus": "wiki.txt"}).data.corpus == "wiki.txt"
     assert load_recipe("finetune/births", model)
@@ -105,7 +105,7 @@ def test_fresh_weights_are_trained_as_such(monkeypatch: pytest.MonkeyPatch, mode
 
     monkeypatch.setattr("hftune.dryrun.dry_run", dry_run)
     CliRunner().invoke(cli.app, ["finetune", *model, "--dry-run"], prog_name="hftune")
-    assert asked == [load_recipe(like, {"model.name": model[-1] if model else None})]
+    assert asked == [load_recipe(like, {"model.model_name_or_path": model[-1] if model else None})]
     assert asked[0].train.epochs == (40 if asked[0].model.from_scratch else 10)
 
 

@@ -61,7 +61,7 @@ def home(client: Client) -> Path:
 
 
 def loaded(name: str, folder: Path) -> tuple[torch.nn.Module, tuple[str, ...]]:
-    section = ModelSection(name=str(folder))
+    section = ModelSection(model_name_or_path=str(folder))
     tokenizer = load_tokenizer(section, [])
     assert tokenizer.unk_token_id not in tokenizer("the food was great")["input_ids"][1:-1]
     made = load_sequence_classifier(section, tokenizer, ("bad", "good"))
@@ -160,7 +160,7 @@ def test_safetensors_on_a_pull_request(client: Client, home: Path) -> None:
     twice = to_safetensors({key: 2 * value for key, value in other.state().items()}, metadata={"format": "pt"})
     client.hub.add_model(name, REPLICAS[TINYBERT].files())
     client.hub.add_model(name, other.files() | {"model.safetensors": twice}, revision="refs/pr/1")
-    done = classify(client, name, "--method", "lora", "--set", "model.revision=refs/pr/1")
+    done = classify(client, name, "--method", "lora", "--set", "model.model_revision=refs/pr/1")
     assert done.returncode == 0 and "weights_only" not in done.stderr, done.stderr
     model = home / "run" / "model"
     assert json.loads((model / "adapter_config.json").read_text())["revision"] == "refs/pr/1"
@@ -279,7 +279,10 @@ def test_half_precision_for_every_other_kind_of_model(tmp_path: Path) -> None:
     """Masked and causal language models, and a classifier with a masked language model, are trained in fp32 as well."""
     encoder = REPLICAS["someone/half-precision"].write(tmp_path / "encoder")
     gpt = replace(REPLICAS["gpt2"], dtype=torch.float16, config={**REPLICAS["gpt2"].config, "torch_dtype": "float16"})
-    section, writer = ModelSection(name=str(encoder)), ModelSection(name=str(gpt.write(tmp_path / "gpt")))
+    section, writer = (
+        ModelSection(model_name_or_path=str(encoder)),
+        ModelSection(model_name_or_path=str(gpt.write(tmp_path / "gpt"))),
+    )
     tokenizer = load_tokenizer(section, [])
     for model in (
         load_masked_lm(section, tokenizer).model,

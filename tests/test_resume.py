@@ -21,15 +21,20 @@ pytestmark = pytest.mark.numeric
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "eval steps": {"eval_steps": 3},
-    "accumulation": {"accumulation": 3, "log_steps": 1},
-    "workers": {"workers": 2, "epochs": 2},
-    "no buckets": {"bucket_by_length": False},
+    "gradient_accumulation_steps": {"gradient_accumulation_steps": 3, "logging_steps": 1},
+    "dataloader_num_workers": {"dataloader_num_workers": 2, "num_train_epochs": 2},
+    "no buckets": {"train_sampling_strategy": "random"},
     "stock dropout": {"fast_dropout": False},
-    "fractional epochs": {"epochs": 2.4},
+    "fractional epochs": {"num_train_epochs": 2.4},
     "max steps": {"max_steps": 19, "eval_steps": 4},
-    "two kept": {"eval_steps": 3, "keep_checkpoints": 2},
+    "two kept": {"eval_steps": 3, "save_total_limit": 2},
 }
-STOPS = {"plain": (1, 3, 7, 8, 9, 16, 24), "eval steps": (3, 5, 8), "accumulation": (2, 3, 4), "workers": (4, 8, 9)}
+STOPS = {
+    "plain": (1, 3, 7, 8, 9, 16, 24),
+    "eval steps": (3, 5, 8),
+    "gradient_accumulation_steps": (2, 3, 4),
+    "dataloader_num_workers": (4, 8, 9),
+}
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +161,7 @@ def test_negative_control_lost_random_state_differs(whole: Any, tmp_path: Path) 
 def test_early_stopping_remembers_how_long_it_has_waited(tmp_path: Path) -> None:
     """With the score always the same, patience 3 stops at the fourth evaluation, however often the run is resumed."""
     flat = {"compute_metrics": lambda outcome: {"accuracy": 0.5}}
-    settings = {"patience": 3, "eval_steps": 2, "epochs": 9}
+    settings = {"early_stopping_patience": 3, "eval_steps": 2, "num_train_epochs": 9}
     whole = Case(tmp_path / "whole", settings, inputs=flat)
     assert fit(whole.trainer()).steps == 8
 
@@ -185,8 +190,8 @@ def test_seconds_go_on_counting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"batch_size": 4}, "batch_size: 8 → 4"),
-        ({"accumulation": 2}, "accumulation: 1 → 2"),
+        ({"per_device_train_batch_size": 4}, "batch_size: 8 → 4"),
+        ({"gradient_accumulation_steps": 2}, "accumulation: 1 → 2"),
         ({"seed": 5}, "seed: 1 → 5"),
     ],
 )
@@ -230,7 +235,7 @@ def test_resume_from_an_explicit_checkpoint(whole: Any, tmp_path: Path) -> None:
 
 
 def test_training_over_old_checkpoints_is_refused(tmp_path: Path) -> None:
-    case = Case(tmp_path, {"epochs": 1})
+    case = Case(tmp_path, {"num_train_epochs": 1})
     fit(case.trainer())
     with pytest.raises(HftuneError, match="holds checkpoints"):
         fit(case.trainer())

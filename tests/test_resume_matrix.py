@@ -25,9 +25,9 @@ pytestmark = pytest.mark.numeric
 PLACES = {"mid-epoch": 3, "last of an epoch": 6, "first of the next": 7}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "accumulation": {"train.batch_size": 4, "train.accumulation": 2},
-    "workers": {"train.workers": 2},
-    "processes": {"train.batch_size": 4, "train.device": "cpu"},
+    "accumulation": {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2},
+    "workers": {"train.dataloader_num_workers": 2},
+    "processes": {"train.per_device_train_batch_size": 4, "train.use_cpu": True},
 }
 CELLS = [(task, method, where, how) for task, method in PAIRS for where in PLACES for how in SETTINGS]
 DAILY = [

@@ -131,7 +131,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_default_path_is_safe_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a checkout may hold runs of its own
-    recipe = load_recipe(None, {"data.name": "../my data/Ünï réviews.csv", "model.name": "huawei-noah/TinyBERT_4L"})
+    recipe = load_recipe(
+        None, {"data.dataset_name": "../my data/Ünï réviews.csv", "model.model_name_or_path": "huawei-noah/TinyBERT_4L"}
+    )
     first = default_path(recipe, tmp_path)
     assert first == tmp_path / "classify-Ünï-réviews-TinyBERT_4L-full-s1"
     first.mkdir()

@@ -44,11 +44,11 @@ def test_it_holds_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--hub-token", "anything"],
         ["--hub-token=anything"],
         ["--set", "hub.token=anything"],
-        ["--set", f"train.extra.note={TOKEN}"],
-        ["--set=train.extra.api_key=anything"],
+        ["--set", f"train.note={TOKEN}"],
+        ["--set=train.api_key=anything"],
         [TOKEN],
         ["--data", "https://me:anything@example.org/x.csv"],
-        ["--set", "train.extra.run=" + "0123456789" * 4],
+        ["--set", "train.run=" + "0123456789" * 4],
     ],
 )
 def test_secrets_are_taken_out_of_the_command(arguments: list[str]) -> None:
@@ -68,7 +68,7 @@ def test_a_revision_is_kept_and_words_are_quoted(monkeypatch: pytest.MonkeyPatch
         "it's good",
         "",
         "--set",
-        f"model.revision={commit}",
+        f"model.model_revision={commit}",
         "--x=/home/alice/y z",
     ]
     command = command_line(given)

@@ -28,25 +28,25 @@ def test_the_same_texts_give_the_same_ids(name: str, vocab_size: int) -> None:
 
 
 def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
-    section = ModelSection(name="scratch:mingpt", attention="rope", layers=2, heads=2, width=32, block=64)
+    section = ModelSection(model_name_or_path="scratch:mingpt", attention="rope", layers=2, heads=2, width=32, block=64)
     tokenizer = preset(section).train_tokenizer(["Zoë was born in Åbo ."], section.vocab_size)
     config = preset(section).build_config(tokenizer)
     assert (config.attention, config.num_hidden_layers, config.num_attention_heads) == ("rope", 2, 2)
     assert (config.hidden_size, config.block_size, config.vocab_size) == (32, 64, len(tokenizer))
     assert tokenizer.model_max_length == 64
     assert tokenizer.decode(tokenizer("Where was Zoë born?").input_ids) == "Where was Zoë born?", "any typeable text"
-    default = preset(ModelSection(name="scratch:mingpt")).build_config(tokenizer)
+    default = preset(ModelSection(model_name_or_path="scratch:mingpt")).build_config(tokenizer)
     assert (default.num_hidden_layers, default.num_attention_heads, default.hidden_size) == (4, 8, 256)
-    with pytest.raises(HftuneError, match=r"model.width 32 can't be split over 5 heads"):
+    with pytest.raises(HftuneError, match=r"model.hidden_size 32 can't be split over 5 heads"):
         preset(section.model_copy(update={"heads": 5})).build_config(tokenizer)
 
 
 def test_shapes_and_heads_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="layers, block can be set for scratch:mingpt only"):
-        ModelSection(name="scratch:bert-tiny", layers=2, block=64)
+        ModelSection(model_name_or_path="scratch:bert-tiny", layers=2, block=64)
     with pytest.raises(HftuneError, match=r"its vocabulary are the characters of the text; model\.vocabulary=pieces"):
-        load_recipe(None, {"model.name": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
+        load_recipe(None, {"model.model_name_or_path": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
     with pytest.raises(HftuneError, match="needs an encoder") as caught:
-        refuse_other_head(ModelSection(name="scratch:mingpt"), causal=False)
+        refuse_other_head(ModelSection(model_name_or_path="scratch:mingpt"), causal=False)
     assert "scratch:bert-tiny" in caught.value.hint
-    refuse_other_head(ModelSection(name="scratch:mingpt"), causal=True)
+    refuse_other_head(ModelSection(model_name_or_path="scratch:mingpt"), causal=True)

@@ -30,8 +30,8 @@ def read(place: Path, name: str, text: str, start: str = "scratch:mingpt", **val
     """A run that is taken for pretrained on a text, and its path."""
     (place / f"{name}.txt").write_text(text)
     run = RunDir.create(place / name)
-    shape = {"model.block": BLOCK} if start.startswith("scratch:") else {}
-    data = {"task.kind": "span", "data.name": str(place / f"{name}.txt"), "model.name": start}
+    shape = {"model.block_size": BLOCK} if start.startswith("scratch:") else {}
+    data = {"task.kind": "span", "data.dataset_name": str(place / f"{name}.txt"), "model.model_name_or_path": start}
     run.write_recipe(load_recipe(None, {**data, **shape, **values}))
     tokenizer = build_char_tokenizer([text, *NAMES], block_size=BLOCK)
     save_causal_lm(tiny(tokenizer), tokenizer, run.model, task="span")
@@ -39,7 +39,7 @@ def read(place: Path, name: str, text: str, start: str = "scratch:mingpt", **val
 
 
 def met(run: str) -> set[str]:
-    texts = pretraining_of(ModelSection(name=run)).texts
+    texts = pretraining_of(ModelSection(model_name_or_path=run)).texts
     assert texts is not None
     return names_in_text(NAMES, texts)
 
@@ -50,12 +50,14 @@ def test_what_was_read_is_followed_back_to_its_beginning(tmp_path: Path) -> None
     second = read(tmp_path, "second", f"Cy Cole is second.\n{'x' * (FURTHEST - 4)} Dee Dun\n", first)
     assert met(first) == {"Ann Ash"}, "Bob Bay stands behind the longest cut"
     assert met(second) == {"Ann Ash", "Cy Cole"}, "weights of a run have a block too"
-    assert pretraining_of(ModelSection(name=first)).about == "first.txt"
-    assert pretraining_of(ModelSection(name=second)).about == "first.txt, then second.txt"
-    anywhere = read(tmp_path, "anywhere", f"{'x' * 200} Dee Dun\n", first, **{"task.window": "anywhere"})
+    assert pretraining_of(ModelSection(model_name_or_path=first)).about == "first.txt"
+    assert pretraining_of(ModelSection(model_name_or_path=second)).about == "first.txt, then second.txt"
+    anywhere = read(tmp_path, "anywhere", f"{'x' * 200} Dee Dun\n", first, **{"task.crop": "random"})
     assert met(anywhere) == {"Ann Ash", "Dee Dun"}
     (tmp_path / "first.txt").unlink()
-    assert pretraining_of(ModelSection(name=second)).texts is None, "a part that is not known leaves all unknown"
+    assert pretraining_of(ModelSection(model_name_or_path=second)).texts is None, (
+        "a part that is not known leaves all unknown"
+    )
 
 
 @pytest.mark.parametrize("room", [0, 1])
@@ -69,8 +71,8 @@ def test_a_vocabulary_of_pieces_is_cut_by_its_tokens(tmp_path: Path) -> None:
     texts = ["the café by the sea " * 20, "the sea"]
     tokenizer = byte_level(lambda: texts, Learning(300))
     tokenizer.save_pretrained(tmp_path / "pieces")
-    values = {"task.kind": "span", "model.name": "scratch:mingpt", "model.block": BLOCK}
-    recipe = load_recipe(None, {**values, "model.tokenizer": str(tmp_path / "pieces")})
+    values = {"task.kind": "span", "model.model_name_or_path": "scratch:mingpt", "model.block_size": BLOCK}
+    recipe = load_recipe(None, {**values, "model.tokenizer_name": str(tmp_path / "pieces")})
     ids = tokenizer(texts[0])["input_ids"]
     assert seen_parts(recipe, texts) == [tokenizer.decode(ids[:FURTHEST]), "the sea"]
     assert len(ids) > FURTHEST and len(seen_parts(recipe, texts)[0]) > FURTHEST
@@ -83,7 +85,7 @@ def test_code_beside_a_run_is_not_run_because_its_recipe_says_so(tmp_path: Path)
     (tmp_path / "first" / "model" / "config.json").write_text(json.dumps(config))
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import PreTrainedConfig as Strange\n"
     (tmp_path / "first" / "model" / "strange.py").write_text(code)
-    found = pretraining_of(ModelSection(name=second))
+    found = pretraining_of(ModelSection(model_name_or_path=second))
     assert found.texts is None and "how far second read is not known" in found.about
     assert not (tmp_path / "ran").exists()
 
@@ -102,7 +104,7 @@ def test_text_that_has_changed_since_tells_nothing(tmp_path: Path, objective: st
     keep(run, task.describe(task.load_data()).fingerprints["train"])
     assert met(run) == {"Ann Ash", "Bob Bay"}, "as it was"
     (tmp_path / "first.txt").write_text(lines + "Cy Cole came later.\n")
-    found = pretraining_of(ModelSection(name=run))
+    found = pretraining_of(ModelSection(model_name_or_path=run))
     assert found.texts is None and found.about == "the corpus of first has changed since it was read"
 
 
@@ -118,14 +120,18 @@ def ask(place: Path, name: str, people: list[str], start: str = "scratch:mingpt"
 def test_questions_of_every_run_behind_a_model_count(tmp_path: Path) -> None:
     first = ask(tmp_path, "first", ["Ann Ash", "Bob Bay"])
     second = ask(tmp_path, "second", ["Cy Cole", "Dee Dun"], first)
-    found = finetuning_of(ModelSection(name=second))
+    found = finetuning_of(ModelSection(model_name_or_path=second))
     assert found.names == {"Ann Ash", "Bob Bay", "Cy Cole", "Dee Dun"} and found.missing is None
     questions = [f"Where was {name} born?" for name in ("Ann Ash", "Eve Elm", "Flo Fox")]
-    seen = Seen.of(ModelSection(name=first), QuestionData(name="none"), [questions[1], "Where was Jo Joy born?"])
+    seen = Seen.of(
+        ModelSection(model_name_or_path=first),
+        QuestionData(dataset_name="none"),
+        [questions[1], "Where was Jo Joy born?"],
+    )
     assert [row["seen_in_finetuning"] for row in seen.where(questions)] == [True, True, False]
 
     (tmp_path / "first-data" / "train.tsv").unlink()
-    seen = Seen.behind(ModelSection(name=second), questions)
+    seen = Seen.behind(ModelSection(model_name_or_path=second), questions)
     known = [f"Where was {name} born?" for name in ("Cy Cole", "Ann Ash")]
     assert [row["seen_in_finetuning"] for row in seen.where(known)] == [True, None]
     assert "the training questions of first can't be read" in seen.notes[0]
@@ -134,10 +140,10 @@ def test_questions_of_every_run_behind_a_model_count(tmp_path: Path) -> None:
 def test_questions_that_have_changed_since_tell_nothing(tmp_path: Path) -> None:
     run = ask(tmp_path, "asked", ["Ann Ash", "Bob Bay"])
     data = tmp_path / "asked-data"
-    keep(run, load_questions(QuestionData(name=str(data))).train.fingerprint())
-    assert finetuning_of(ModelSection(name=run)).names == {"Ann Ash", "Bob Bay"}
+    keep(run, load_questions(QuestionData(dataset_name=str(data))).train.fingerprint())
+    assert finetuning_of(ModelSection(model_name_or_path=run)).names == {"Ann Ash", "Bob Bay"}
     (data / "train.tsv").write_text(rows(["Ann Ash", "Cy Cole"]))
-    found = finetuning_of(ModelSection(name=run))
+    found = finetuning_of(ModelSection(model_name_or_path=run))
     assert found.asked("Cy Cole") is None and found.missing == "the training questions of asked have changed since"
 
 
@@ -147,9 +153,9 @@ def test_a_run_is_told_of_where_what_it_began_with_is_gone(tmp_path: Path, monke
     (tmp_path / "runs").mkdir()
     read(tmp_path / "runs", "first", "Ann Ash is first.\n")
     asked = ask(tmp_path / "runs", "asked", ["Bob Bay", "Cy Cole"], "runs/first")
-    assert finetuning_of(ModelSection(name=asked)).missing is None
+    assert finetuning_of(ModelSection(model_name_or_path=asked)).missing is None
     (tmp_path / "runs" / "first").rename(tmp_path / "elsewhere")
-    found = finetuning_of(ModelSection(name=asked))
+    found = finetuning_of(ModelSection(model_name_or_path=asked))
     assert found.names == {"Bob Bay", "Cy Cole"}
     assert found.missing == "runs/first can't be read (there is no folder runs/first)"
-    assert pretraining_of(ModelSection(name=asked)).texts is None
+    assert pretraining_of(ModelSection(model_name_or_path=asked)).texts is None

@@ -166,18 +166,24 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-SHAPE = {"model.layers": 1, "model.heads": 2, "model.width": 16, "model.block": 48, "model.attention": "rope"}
+SHAPE = {
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.hidden_size": 16,
+    "model.block_size": 48,
+    "model.attention": "rope",
+}
 
 
 def recipe(corpus: Path, **changes: Any) -> Recipe:
     return load_recipe(
         None,
         {
-            "data.name": str(corpus),
-            "model.name": "scratch:mingpt",
+            "data.dataset_name": str(corpus),
+            "model.model_name_or_path": "scratch:mingpt",
             **SHAPE,
-            "train.epochs": 3,
-            "train.batch_size": 8,
+            "train.num_train_epochs": 3,
+            "train.per_device_train_batch_size": 8,
             "train.learning_rate": 1e-2,
             **changes,
         },
@@ -210,14 +216,17 @@ class Writing(Silent):
 
 
 def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpus_file: Path, tmp_path: Path) -> None:
-    wanted = recipe(corpus_file, **{"train.epochs": 25, "train.eval_steps": 60})
+    wanted = recipe(corpus_file, **{"train.num_train_epochs": 25, "train.eval_steps": 60})
     result = train(wanted, tmp_path / "run")
     validation = result.metrics["splits"]["validation"]
     assert validation["loss"] == pytest.approx(result.metrics["selection"]["score"], rel=1e-5), (
         "one loss, in training and after"
     )
     assert validation["loss"] < result.metrics["baselines"]["bigram"]["validation"]["loss"]
-    assert result.metrics["baselines"]["bigram"]["validation"]["loss"] < result.metrics["baselines"]["unigram"]["validation"]["loss"]
+    assert (
+        result.metrics["baselines"]["bigram"]["validation"]["loss"]
+        < result.metrics["baselines"]["unigram"]["validation"]["loss"]
+    )
     rows = result.run.read_predictions("validation")
     assert len(rows) == len(CORPUS)
     for row in rows:
@@ -231,7 +240,7 @@ def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpu
         ids = torch.tensor([tokenizer(f"{row['text']}{MASK}{row['gold']}{MASK}")["input_ids"]])
         assert model(ids, labels=ids).loss.item() == pytest.approx(row["loss"], rel=1e-4)
 
-    further = {"model.name": str(result.run.path), **dict.fromkeys(SHAPE)}
+    further = {"model.model_name_or_path": str(result.run.path), **dict.fromkeys(SHAPE)}
     job = assemble(recipe(corpus_file, **further), RunDir(tmp_path / "further"), Silent())
     assert same(job.trainer.model.state_dict(), model.state_dict()), "goes on from the run's weights"
     strange = tmp_path / "strange.txt"
@@ -243,7 +252,7 @@ def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpu
 def test_exact_matches_are_what_is_written_in_batches(tmp_path: Path) -> None:
     corpus = tmp_path / "spaces.txt"
     corpus.write_text("".join(f"o{' ' * size}o\n" for size in range(4, 34)), encoding="utf-8")
-    changes = {"train.eval_batch_size": 7, "task.span_share": 0.08}
+    changes = {"train.per_device_eval_batch_size": 7, "task.corruption_rate": 0.08}
     job = assemble(recipe(corpus, **changes), RunDir(tmp_path / "run"), Silent())
     writes_one_space(job.trainer.model, job.tokenizer)
     job.task.save(job.trainer.model, job.tokenizer, job.data, tmp_path / "model")
@@ -252,7 +261,9 @@ def test_exact_matches_are_what_is_written_in_batches(tmp_path: Path) -> None:
     rows = found.predictions["validation"]
     assert {row["label"] for row in rows} == {" "} and {"  ", "o"} <= {row["gold"] for row in rows}
     right = np.mean([row["gold"] == " " for row in rows])
-    assert 0 < right < 1 and found.splits["validation"]["span_exact_match"] == pytest.approx(right), "one space is not two"
+    assert 0 < right < 1 and found.splits["validation"]["span_exact_match"] == pytest.approx(right), (
+        "one space is not two"
+    )
     assert writing.done[-1] == 30 and np.diff([0, *writing.done]).max() <= 7
 
 
@@ -271,9 +282,9 @@ def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.name": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, "predicts the next token"),
+        ({"model.model_name_or_path": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, "predicts the next token"),
         ({"method.kind": "lora"}, "pretraining moves every weight"),
-        ({"task.select_by": "f1"}, "not among the validation scores"),
+        ({"train.metric_for_best_model": "f1"}, "not among the validation scores"),
     ],
 )
 def test_requests_that_can_not_be_carried_out(
@@ -293,7 +304,9 @@ def test_characters_that_are_not_learned_are_said(
     assert "validation: 1 of 19 characters are unknown to the tokenizer: 'ë' (U+00EB) × 1" in caplog.text
     build_char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
     with pytest.raises(HftuneError, match="characters are unknown to the tokenizer"):
-        assemble(recipe(corpus_file, **{"model.tokenizer": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent())
+        assemble(
+            recipe(corpus_file, **{"model.tokenizer_name": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent()
+        )
 
 
 def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
@@ -304,7 +317,7 @@ def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
     train(recipe(tmp_path, **{"train.max_steps": 1}), tmp_path / "run")
     assert caplog.text.count("characters are unknown") == 1, "not again when the run is scored"
     (tmp_path / "other.txt").write_text("Bo lives in Åbo .\n", encoding="utf-8")
-    settings = ModelSection(name=str(tmp_path / "run"))
+    settings = ModelSection(model_name_or_path=str(tmp_path / "run"))
     evaluate(Request(settings.name, settings, str(tmp_path / "other.txt")))
     assert "other.txt: 1 of 17 characters are unknown to the tokenizer: 'Å' (U+00C5) × 1" in caplog.text
 
@@ -313,16 +326,18 @@ def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
 def test_text_that_is_never_seen_is_said(tmp_path: Path, vocabulary: str) -> None:
     corpus = tmp_path / "long.txt"
     corpus.write_text("".join(f"{number} {' '.join('xyz'[number:] * 60)}\n" for number in range(2)), encoding="utf-8")
-    for changes, told in (({}, True), ({"task.window": "anywhere"}, False), ({"model.block": 600}, False)):
-        task = TASKS["span"](recipe(corpus, **{"model.vocabulary": vocabulary, **changes}))
+    for changes, told in (({}, True), ({"task.crop": "random"}, False), ({"model.block_size": 600}, False)):
+        task = TASKS["span"](recipe(corpus, **{"model.tokenizer_type": vocabulary, **changes}))
         data = task.load_data()
         notes = task.prepare(data, task.load_tokenizer(data)).notes
         assert bool(notes) == told
-    job = assemble(recipe(corpus, **{"model.vocabulary": vocabulary}), RunDir(tmp_path / "run"), Silent())
+    job = assemble(recipe(corpus, **{"model.tokenizer_type": vocabulary}), RunDir(tmp_path / "run"), Silent())
     assert "cut at their first 42 tokens" in job.inputs.notes[0]
-    whole = recipe(corpus, **{"model.vocabulary": vocabulary, "model.block": 600, "task.shortest": 400})
+    whole = recipe(
+        corpus, **{"model.tokenizer_type": vocabulary, "model.block_size": 600, "task.min_document_length": 400}
+    )
     notes = assemble(whole, RunDir(tmp_path / "whole"), Silent()).inputs.notes
-    assert notes == ("no document is cut: none has more tokens than task.shortest (400)",)
+    assert notes == ("no document is cut: none has more tokens than task.min_document_length (400)",)
 
 
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
@@ -352,11 +367,15 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
     alone = asked_for(monkeypatch)
     assert alone == load_recipe("pretrain/births-span")
     text = asked_for(monkeypatch, "--corpus", "wiki.txt", "--attention", "vanilla", "--epochs", "7")
-    assert (text.data.name, text.model.name, text.model.attention) == ("wiki.txt", "scratch:mingpt", "vanilla")
-    assert (text.train.epochs, text.train.optimizer) == (7, "muon"), "the recipe for any text, and what was typed"
+    assert (text.data.dataset_name, text.model.model_name_or_path, text.model.attention) == (
+        "wiki.txt",
+        "scratch:mingpt",
+        "vanilla",
+    )
+    assert (text.train.num_train_epochs, text.train.optim) == (7, "muon"), "the recipe for any text, and what was typed"
     other = asked_for(monkeypatch, "--corpus", "wiki.txt", "--model", "runs/a")
-    assert (other.model.name, other.model.attention, other.task.kind) == ("runs/a", None, "span")
-    named = asked_for(monkeypatch, "--recipe", "pretrain/births-real", "--set", "task.spans=2")
+    assert (other.model.model_name_or_path, other.model.attention, other.task.kind) == ("runs/a", None, "span")
+    named = asked_for(monkeypatch, "--recipe", "pretrain/births-real", "--set", "task.num_spans=2")
     assert isinstance(named.task, SpanTask) and (named.task.spans, named.task.shortest) == (2, 24)
 
 

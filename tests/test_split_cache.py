@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def asked(folder: Path, **settings: Any) -> LabeledData:
-    return LabeledData(name=str(folder), **settings)
+    return LabeledData(dataset_name=str(folder), **settings)
 
 
 def kept_in(cache: Path, ending: str) -> set[str]:
@@ -82,7 +82,9 @@ def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch:
     assert told(data.load(asked(folder, max_length=7, truncate="first"))) == first  # rows are not cut here
 
 
-@pytest.mark.parametrize("change", [{"labels": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"pair_column": "none"}])
+@pytest.mark.parametrize(
+    "change", [{"labels": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"pair_column": "none"}]
+)
 def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[str, Any]) -> None:
     first = data.load(asked(folder))
     second = data.load(asked(folder, **change))
@@ -150,7 +152,7 @@ def test_other_versions_read_anew(folder: Path, cache: Path, monkeypatch: pytest
 
 def test_joint_data_finds_what_plain_data_kept(folder: Path, cache: Path) -> None:
     data.load(asked(folder))
-    data.load(JointData(name=str(folder), unlabeled="train"))
+    data.load(JointData(dataset_name=str(folder), unlabeled="train"))
     assert len(kept_in(cache, "json")) == 1
 
 
@@ -253,5 +255,5 @@ def test_the_fingerprint_is_that_of_every_row_with_its_length(tmp_path: Path) ->
     stream = b""
     for part in ["2 False True", "bad", "good", *(cell for label, text in rows for cell in (text, "", label))]:
         stream += len(part.encode()).to_bytes(8, "little") + part.encode()
-    found = data.load(LabeledData(name=str(tmp_path), test_size=0)).fingerprints["train"]
+    found = data.load(LabeledData(dataset_name=str(tmp_path), test_size=0)).fingerprints["train"]
     assert found == hashlib.sha256(stream).hexdigest()

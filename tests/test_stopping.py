@@ -39,7 +39,7 @@ def command_line(arguments: list[str], said: Path) -> None:
 @pytest.mark.posix("sends a signal to another process")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_saves_at_the_next_step_and_has_its_own_code(here: Path, number: signal.Signals) -> None:
-    endless = ("--set", "train.max_steps=1000000", "--set", "train.log_steps=1")
+    endless = ("--set", "train.max_steps=1000000", "--set", "train.logging_steps=1")
     command = ["classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK, *endless]
     process = start(command_line, command, here / "said")
     history = here / "run" / "history.jsonl"
@@ -101,7 +101,7 @@ class AtTheEnd(TrainerCallback):
 
 
 def test_a_signal_after_the_last_update_is_heard(tmp_path: Path) -> None:
-    case = Case(tmp_path, {"epochs": 1})
+    case = Case(tmp_path, {"num_train_epochs": 1})
     trainer = case.trainer()
     trainer.add_callback(AtTheEnd())
     with pytest.raises(Interrupted, match="after the last update, 8; everything is saved") as stopped:

@@ -24,7 +24,7 @@ from hftune.runs.directory import RunDir
 from hftune.studies import pool
 from hftune.studies.folder import StudyDir, begun
 from hftune.studies.news import NewRows
-from hftune.studies.plan import Plan, check, examples, grid, make_plan, parse_over, plan_yaml, read_plan, recipe_for
+from hftune.studies.plan import Plan, check, examples, grid, make_plan, parse_grid, plan_yaml, read_plan, recipe_for
 from hftune.studies.pool import STOPPED, Hand, Order, Tell, share_out
 from hftune.studies.select import select
 from hftune.studies.sweep import sweep
@@ -48,7 +48,14 @@ class Planter:
             self.scored.append((order["setting"], order["seed"]))
             run = RunDir(path)
             recipe = run.read_recipe()
-            for file in (run.metrics, run.recipe, run.history, run.report, run.environment, run.predictions("validation")):
+            for file in (
+                run.metrics,
+                run.recipe,
+                run.history,
+                run.report,
+                run.environment,
+                run.predictions("validation"),
+            ):
                 file.unlink()
             run.predictions("validation").parent.rmdir()
             plant_run(path, recipe, self.shares[order["setting"]], splits=("validation", "test"))
@@ -76,37 +83,45 @@ class Planter:
 
 
 def test_the_grid_is_every_combination_named_after_what_differs() -> None:
-    plan = Plan(over={LR: [1e-5, 3e-4], "method.kind": ["full"], "train.patience": [None, 2]})
+    plan = Plan(grid={LR: [1e-5, 3e-4], "method.kind": ["full"], "train.early_stopping_patience": [None, 2]})
     settings = grid(plan)
     assert [setting.name for setting in settings] == [
         f"learning_rate={lr} method=full patience={patience}"
         for lr in ("1e-05", "0.0003")
         for patience in ("null", "2")
     ]
-    assert settings[0].overrides == {LR: 1e-5, "method.kind": "full", "train.patience": None}
+    assert settings[0].overrides == {LR: 1e-5, "method.kind": "full", "train.early_stopping_patience": None}
     recipe = recipe_for(plan, settings[1], 7)
-    assert (recipe.train.learning_rate, recipe.train.patience, recipe.train.seed) == (1e-5, 2, 7)
+    assert (recipe.train.learning_rate, recipe.train.early_stopping_patience, recipe.train.seed) == (1e-5, 2, 7)
 
 
 def test_null_is_a_value_and_not_the_lack_of_one(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("train: {patience: 3}\n")
-    plan = Plan(recipe=str(tmp_path / "base.yaml"), over={"train.patience": [None, 2]})
+    (tmp_path / "base.yaml").write_text("train: {early_stopping_patience: 3}\n")
+    plan = Plan(recipe=str(tmp_path / "base.yaml"), grid={"train.early_stopping_patience": [None, 2]})
     assert [recipe_for(plan, setting, 1).train.patience for setting in grid(plan)] == [None, 2]
 
 
 def test_named_settings_and_single_kinds_have_plain_names() -> None:
-    several = Plan(over={"size": {"small": {LR: 1e-3, "train.epochs": 2}, "big": {LR: 1e-4, "train.epochs": 9}}})
+    several = Plan(
+        grid={
+            "size": {"small": {LR: 1e-3, "train.num_train_epochs": 2}, "big": {LR: 1e-4, "train.num_train_epochs": 9}}
+        }
+    )
     assert [(one.name, one.values) for one in grid(several)] == [("small", {"size": "small"}), ("big", {"size": "big"})]
-    assert grid(several)[1].overrides == {LR: 1e-4, "train.epochs": 9}
-    assert [one.name for one in grid(Plan(over={"model.name": ["scratch:bert-tiny", "a/b"]}))] == [
+    assert grid(several)[1].overrides == {LR: 1e-4, "train.num_train_epochs": 9}
+    assert [one.name for one in grid(Plan(grid={"model.model_name_or_path": ["scratch:bert-tiny", "a/b"]}))] == [
         "scratch:bert-tiny",
         "a/b",
     ]
-    assert grid(Plan(over={"model.name": ["a/b"], "data.name": ["c"]}))[0].name == "model=a/b data=c"
+    assert (
+        grid(Plan(grid={"model.model_name_or_path": ["a/b"], "data.dataset_name": ["c"]}))[0].name == "model=a/b data=c"
+    )
 
 
 def test_folders_are_safe_whatever_the_name() -> None:
-    hostile = grid(Plan(over={"model.name": ["../../etc/passwd", "x" * 300, "x" * 300 + "y", "a\x00b c"]}))
+    hostile = grid(
+        Plan(grid={"model.model_name_or_path": ["../../etc/passwd", "x" * 300, "x" * 300 + "y", "a\x00b c"]})
+    )
     folders = [setting.folder for setting in hostile]
     assert len(set(folders)) == 4
     for folder in folders:
@@ -115,25 +130,25 @@ def test_folders_are_safe_whatever_the_name() -> None:
 
 
 def test_over_flags_are_read_as_recipes_are() -> None:
-    assert parse_over([f"{LR}=1e-5,3e-4", "method.kind=full,head", "model.name=scratch:bert-tiny"]) == {
+    assert parse_grid([f"{LR}=1e-5,3e-4", "method.kind=full,head", "model.model_name_or_path=scratch:bert-tiny"]) == {
         LR: [1e-5, 3e-4],
         "method.kind": ["full", "head"],
-        "model.name": ["scratch:bert-tiny"],
+        "model.model_name_or_path": ["scratch:bert-tiny"],
     }
-    assert parse_over([f"{LR}=1e-5..1e-2", "train.epochs=2..8"]) == {
+    assert parse_grid([f"{LR}=1e-5..1e-2", "train.num_train_epochs=2..8"]) == {
         LR: {"low": 1e-5, "high": 1e-2, "log": True, "whole": False},
-        "train.epochs": {"low": 2.0, "high": 8.0, "log": False, "whole": True},
+        "train.num_train_epochs": {"low": 2.0, "high": 8.0, "log": False, "whole": True},
     }
     for wrong in (["x"], ["x="], ["=1"], ["a=1", "a=2"], ["a=1..2..3"], ["a=[1"]):
         with pytest.raises(HftuneError):
-            parse_over(wrong)
+            parse_grid(wrong)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     plan = Plan(
         recipe="classify/reviews",
-        set={"train.patience": None, "data.text_column": "no"},
-        over={LR: [1e-5, 3], "x": {"one": {"train.patience": None}}, "train.epochs": [2.5]},
+        set={"train.early_stopping_patience": None, "data.text_column_name": "no"},
+        grid={LR: [1e-5, 3], "x": {"one": {"train.early_stopping_patience": None}}, "train.num_train_epochs": [2.5]},
         seeds=(4, 5),
         test="all",
     )
@@ -145,13 +160,13 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     ("values", "told"),
     [
         ({"ovr": {LR: [1]}}, "Did you mean over"),
-        ({"over": {}}, "dotted keys"),
-        ({"over": {LR: 3}}, f"{LR}: expected a list"),
-        ({"over": {LR: []}}, f"{LR}: expected a list"),
-        ({"over": {LR: {"low": 2, "high": 1}}}, "low < high"),
-        ({"over": {LR: [1e-3]}, "seeds": [1, 1]}, "each seed once"),
-        ({"over": {LR: [1e-3]}, "seeds": []}, "seeds"),
-        ({"over": {LR: [1e-3]}, "test": "some"}, "test"),
+        ({"grid": {}}, "dotted keys"),
+        ({"grid": {LR: 3}}, f"{LR}: expected a list"),
+        ({"grid": {LR: []}}, f"{LR}: expected a list"),
+        ({"grid": {LR: {"low": 2, "high": 1}}}, "low < high"),
+        ({"grid": {LR: [1e-3]}, "seeds": [1, 1]}, "each seed once"),
+        ({"grid": {LR: [1e-3]}, "seeds": []}, "seeds"),
+        ({"grid": {LR: [1e-3]}, "test": "some"}, "test"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_named(values: dict[str, Any], told: str) -> None:
@@ -162,15 +177,15 @@ def test_what_is_wrong_with_a_plan_is_named(values: dict[str, Any], told: str) -
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
-        (Plan(over={"train.lerning_rate": [1.0]}), "learning_rate"),
-        (Plan(over={LR: [1e-3, -1.0]}), "learning_rate"),
-        (Plan(over={"train.seed": [1, 2]}), "--seeds"),
-        (Plan(set={"train.seed": 1}, over={LR: [1e-3]}), "--seeds"),
-        (Plan(over={LR: [1e-3, 1e-3]}), "each value once"),
-        (Plan(over=parse_over([f"{LR}=1e-5..1e-3"])), "--search"),
-        (Plan(over=parse_over(["train.lerning_rate=1e-5..1e-3"]), search=3), "learning_rate"),
-        (Plan(over={LR: [1e-3]}, seeds=(1, -1)), "seed"),
-        (Plan(set={"hub.push_to": "me/it"}, over={LR: [1e-3]}), "hftune push"),
+        (Plan(grid={"train.lerning_rate": [1.0]}), "learning_rate"),
+        (Plan(grid={LR: [1e-3, -1.0]}), "learning_rate"),
+        (Plan(grid={"train.seed": [1, 2]}), "--seeds"),
+        (Plan(set={"train.seed": 1}, grid={LR: [1e-3]}), "--seeds"),
+        (Plan(grid={LR: [1e-3, 1e-3]}), "each value once"),
+        (Plan(grid=parse_grid([f"{LR}=1e-5..1e-3"])), "--search"),
+        (Plan(grid=parse_grid(["train.lerning_rate=1e-5..1e-3"]), search=3), "learning_rate"),
+        (Plan(grid={LR: [1e-3]}, seeds=(1, -1)), "seed"),
+        (Plan(set={"hub.hub_model_id": "me/it"}, grid={LR: [1e-3]}), "hftune push"),
     ],
 )
 def test_a_plan_is_checked_before_anything_runs(plan: Plan, told: str, tmp_path: Path) -> None:
@@ -199,7 +214,7 @@ NAMES = {f"learning_rate={lr}": share for lr, share in SHARES.items()}
 
 
 def planted(path: Path, hand: Planter, **changes: Any) -> Any:
-    plan = Plan(over={LR: [0.001, 0.01, 0.1]}, seeds=(1, 2)).model_copy(update=changes)
+    plan = Plan(grid={LR: [0.001, 0.01, 0.1]}, seeds=(1, 2)).model_copy(update=changes)
     return sweep(plan, path, hire=lambda study, jobs: [hand])
 
 
@@ -220,7 +235,9 @@ def test_test_can_be_scored_for_all(tmp_path: Path) -> None:
     assert hand.scored == []  # training scored it right away
     study = StudyDir(tmp_path / "s")
     assert all(
-        set(run.read_metrics()["splits"]) == {"validation", "test"} for one in study.settings() for run in study.runs(one)
+        set(run.read_metrics()["splits"]) == {"validation", "test"}
+        for one in study.settings()
+        for run in study.runs(one)
     )
 
 
@@ -245,13 +262,15 @@ def test_no_success_at_all_is_an_error(tmp_path: Path) -> None:
 
 
 def test_of_a_loss_the_lowest_is_selected(tmp_path: Path) -> None:
-    outcome = planted(tmp_path / "s", Planter(NAMES), set={"task.select_by": "loss", "task.select_mode": "min"})
+    outcome = planted(
+        tmp_path / "s", Planter(NAMES), set={"train.metric_for_best_model": "loss", "train.greater_is_better": "min"}
+    )
     assert outcome.selection.setting.name == "learning_rate=0.01"
     assert outcome.selection.mean == pytest.approx(0.2, abs=0.03)
 
 
 def test_a_setting_that_lacks_seeds_does_not_win(tmp_path: Path) -> None:
-    plan = Plan(over={LR: [0.001, 0.01]}, seeds=(1, 2))
+    plan = Plan(grid={LR: [0.001, 0.01]}, seeds=(1, 2))
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "study.yaml").write_text(plan_yaml(plan))
     study = StudyDir(tmp_path / "s")
@@ -265,13 +284,13 @@ def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
     path = tmp_path / "s"
     planted(path, Planter(NAMES))
     hand = Planter({**NAMES, "learning_rate=1": 0.5})
-    planted(path, hand, over={LR: [0.001, 0.01, 0.1, 1.0]}, seeds=(1, 2, 3))
+    planted(path, hand, grid={LR: [0.001, 0.01, 0.1, 1.0]}, seeds=(1, 2, 3))
     assert len(hand.trained) == 3 + 3
     for changes in (
         {"seeds": (1,)},
-        {"over": {LR: [0.001]}},
-        {"over": {"train.epochs": [1.0]}},
-        {"set": {"train.epochs": 1}},
+        {"grid": {LR: [0.001]}},
+        {"grid": {"train.num_train_epochs": [1.0]}},
+        {"set": {"train.num_train_epochs": 1}},
         {"recipe": "classify/reviews"},
         {"search": 3},
     ):
@@ -281,10 +300,10 @@ def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
 
 def test_a_recipe_that_changed_since_is_refused(tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
-    base.write_text("train: {epochs: 2}\n")
+    base.write_text("train: {num_train_epochs: 2}\n")
     hand = Planter(NAMES)
     planted(tmp_path / "s", hand, recipe=str(base))
-    base.write_text("train: {epochs: 3}\n")
+    base.write_text("train: {num_train_epochs: 3}\n")
     with pytest.raises(HftuneError, match="another recipe"):
         planted(tmp_path / "s", hand, recipe=str(base))
 
@@ -294,7 +313,7 @@ def test_a_folder_that_is_no_study_and_one_in_use_are_refused(tmp_path: Path) ->
     (tmp_path / "s" / "mine.txt").touch()
     with pytest.raises(HftuneError, match="not a study"):
         planted(tmp_path / "s", Planter(NAMES))
-    plan = Plan(over={LR: [0.001]})
+    plan = Plan(grid={LR: [0.001]})
     with begun(tmp_path / "t", plan), pytest.raises(HftuneError, match="being used"), begun(tmp_path / "t", plan):
         pass
 
@@ -460,7 +479,7 @@ def test_what_a_sweep_would_cost_on_the_command_line(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = csv_folder(here / "data")
-    over = ("--over", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.epochs=2")
+    over = ("--grid", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.num_train_epochs=2")
     command = ("sweep", "--data", str(folder), "--model", "scratch:bert-tiny", *over, "--jobs", "2", "--dry-run")
     code, out, err = hftune(*command)
     assert code == 0 and "trying learning_rate=0.001" in err, err
@@ -479,7 +498,7 @@ def test_what_a_sweep_would_cost_on_the_command_line(
 def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:
     hand = Planter(NAMES)
     monkeypatch.setattr("hftune.studies.sweep._workers", lambda study, jobs: [hand])
-    command = ("sweep", "--over", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.epochs=2")
+    command = ("sweep", "--grid", f"{LR}=0.001,0.01", "--seeds", "1-3", "--set", "train.num_train_epochs=2")
     code, out, err = hftune(*command)
     assert code == 0, err
     folder = Path("runs/study-defaults-learning_rate")
@@ -487,12 +506,12 @@ def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pyte
     assert "note: test was scored for learning_rate=0.01 only" in out
     assert out.splitlines()[-1] == f"report  {folder / 'report.html'}"
     assert "[6/6] learning_rate=0.01 seed 3: done (1 s)" in err
-    assert read_plan(folder / "study.yaml").set == {"train.epochs": 2}
+    assert read_plan(folder / "study.yaml").set == {"train.num_train_epochs": 2}
     assert hftune("sweep", str(folder / "study.yaml"))[1] == out  # nothing is left to do, and it says the same
     assert len(hand.trained) == 6
 
     hand.broken = {"learning_rate=0.1": "the loss is nan"}
-    code, out, err = hftune("sweep", "--over", f"{LR}=0.001,0.01,0.1", "--seeds", "1-3", *command[-2:], "--json")
+    code, out, err = hftune("sweep", "--grid", f"{LR}=0.001,0.01,0.1", "--seeds", "1-3", *command[-2:], "--json")
     assert code == 1
     assert "failed: learning_rate=0.1 seed 1: the loss is nan" in err
     result = json.loads(out)
@@ -517,7 +536,11 @@ def test_history_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     rows = NewRows(path)
     assert rows.read() == []
-    lines = [{"step": 1, "loss": 1.0}, {"step": 2, "split": "validation", "accuracy": 0.5}, {"step": 4, "split": "validation"}]
+    lines = [
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "split": "validation", "accuracy": 0.5},
+        {"step": 4, "split": "validation"},
+    ]
     written = "".join(json.dumps(line) + "\n" for line in lines)
     path.write_text(written[:-5])
     first = rows.read()

@@ -32,14 +32,14 @@ SHARES = {GOOD: 0.8, SAME: 0.795, BAD: 0.7}
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
-    plan = Plan(over={LR: [0.001, 0.01, 0.1]})
+    plan = Plan(grid={LR: [0.001, 0.01, 0.1]})
     return plant_study(tmp_path_factory.mktemp("runs") / "planted", plan, SHARES, GOOD)
 
 
 @pytest.fixture(scope="module")
 def tested(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
     """The same with test scored for all."""
-    plan = Plan(over={LR: [0.001, 0.01, 0.1]}, test="all")
+    plan = Plan(grid={LR: [0.001, 0.01, 0.1]}, test="all")
     return plant_study(tmp_path_factory.mktemp("runs") / "tested", plan, SHARES)
 
 
@@ -50,7 +50,9 @@ def test_a_planted_gap_is_found_and_a_planted_tie_is_not(study: StudyDir) -> Non
     assert [row.selected for row in compared.rows] == [True, False, False]
     first = compared.rows[0]
     runs = study.runs(study.settings()[0])
-    assert first.by_seed["validation"] == pytest.approx([run.read_metrics()["splits"]["validation"]["accuracy"] for run in runs])
+    assert first.by_seed["validation"] == pytest.approx(
+        [run.read_metrics()["splits"]["validation"]["accuracy"] for run in runs]
+    )
     assert first.scores["validation"].mean == pytest.approx(sum(first.by_seed["validation"]) / 3)
     assert first.scores["validation"].low < first.scores["validation"].mean < first.scores["validation"].high
     assert first.seconds == pytest.approx(12.0) and first.trainable == 1000
@@ -58,7 +60,10 @@ def test_a_planted_gap_is_found_and_a_planted_tie_is_not(study: StudyDir) -> Non
     assert words[BAD, GOOD].endswith(f"{GOOD} is better, with 3 seeds")
     assert "not distinguishable with 3 seeds" in words[SAME, GOOD]
     assert len(words) == 3
-    assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}, "tfidf": {"validation": 0.66, "test": 0.66}}
+    assert compared.baselines == {
+        "majority": {"validation": 0.5, "test": 0.5},
+        "tfidf": {"validation": 0.66, "test": 0.66},
+    }
 
 
 def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> None:
@@ -84,7 +89,7 @@ def test_what_dev_selected_and_where_test_was_scored_is_said(study: StudyDir, te
 
 def test_settings_that_are_level_on_dev_are_named(tmp_path: Path) -> None:
     shares = dict.fromkeys((GOOD, SAME, BAD), 0.5)
-    study = plant_study(tmp_path / "s", Plan(over={LR: [0.001, 0.01, 0.1]}), shares)
+    study = plant_study(tmp_path / "s", Plan(grid={LR: [0.001, 0.01, 0.1]}), shares)
     assert f"level with {SAME}, {BAD}, which the plan names later" in compare_study(study).notes[0]
 
 
@@ -101,7 +106,7 @@ def test_by_loss_lower_is_better(study: StudyDir) -> None:
 def test_many_settings_are_each_compared_with_the_best(tmp_path: Path) -> None:
     values = [0.001 * (place + 1) for place in range(6)]
     shares = {f"learning_rate={value:g}": 0.6 + 0.01 * place for place, value in enumerate(values)}
-    study = plant_study(tmp_path / "s", Plan(over={LR: values}), shares)
+    study = plant_study(tmp_path / "s", Plan(grid={LR: values}), shares)
     compared = compare_study(study)
     assert {pair.second for pair in compared.pairs} == {compared.rows[0].name}
     assert len(compared.pairs) == 5
@@ -125,7 +130,7 @@ def test_runs_that_differ_in_nothing_but_the_seed_are_one_system(tmp_path: Path)
 
 
 def test_systems_with_like_folder_names_stay_apart(tmp_path: Path) -> None:
-    changes = {LR: 1.0, "train.epochs": 5, "train.batch_size": 7, "train.weight_decay": 0.5}
+    changes = {LR: 1.0, "train.num_train_epochs": 5, "train.per_device_train_batch_size": 7, "train.weight_decay": 0.5}
     for folder, overrides in (("a", {}), ("b", changes)):
         plant_run(tmp_path / folder / "run", load_recipe(None, overrides), 0.8 if overrides else 0.6)
     systems = collect([tmp_path / "a" / "run", tmp_path / "b" / "run"])
@@ -159,7 +164,7 @@ def test_what_can_not_be_compared_is_refused(study: StudyDir, tmp_path: Path) ->
 def test_hostile_names_stay_text_in_csv_and_markdown(tmp_path: Path) -> None:
     names = ["=HYPERLINK(1)", "+1", "@x", "-2", "a|b\nc", SCRIPT]
     plan = Plan(
-        over={"who": {name: {"train.weight_decay": 0.1 * place} for place, name in enumerate(names)}}, seeds=(1,)
+        grid={"who": {name: {"train.weight_decay": 0.1 * place} for place, name in enumerate(names)}}, seeds=(1,)
     )
     study = plant_study(tmp_path / "s", plan, dict.fromkeys(names, 0.7))
     compared = compare_study(study)
@@ -192,7 +197,7 @@ def test_the_files_are_a_function_of_the_folder(study: StudyDir) -> None:
 
 
 def test_a_page_left_behind_by_a_killed_study_is_made_again(tmp_path: Path) -> None:
-    study = plant_study(tmp_path / "s", Plan(over={LR: [0.001]}, seeds=(1,)), {"learning_rate=0.001": 0.7})
+    study = plant_study(tmp_path / "s", Plan(grid={LR: [0.001]}, seeds=(1,)), {"learning_rate=0.001": 0.7})
     (run,) = study.runs(study.settings()[0])
     run.report.unlink()
     write_study(study)

@@ -28,9 +28,9 @@ def browser() -> Iterator[Browser]:
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve settings, one of them with a hostile name, one collapsed, one failed."""
     plan = Plan(
-        over={
+        grid={
             "train.learning_rate": [1e-4, 1e-3, 1e-2],
-            "train.epochs": [2.0, 4.0],
+            "train.num_train_epochs": [2.0, 4.0],
             "who": {"us": {"train.weight_decay": 0.1}, SCRIPT: {"train.weight_decay": 0.2}},
         }
     )

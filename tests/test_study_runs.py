@@ -28,9 +28,9 @@ from hftune.studies.worker import run_order
 ROOT = Path(__file__).parent.parent
 QUICK: dict[str, Any] = {
     "model.vocab_size": 300,
-    "data.max_length": 16,
-    "train.batch_size": 8,
-    "train.log_steps": 1,
+    "data.max_seq_length": 16,
+    "train.per_device_train_batch_size": 8,
+    "train.logging_steps": 1,
     "train.eval_steps": 2,
     "train.max_steps": 6,
 }
@@ -70,7 +70,7 @@ def without_seconds(value: Any) -> Any:
 def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Path, data: str) -> None:
     """kill -9 of the sweep in the middle of its second run."""
     plan = tmp_path / "plan.yaml"
-    stated = {"set": {**QUICK, "data.name": data}, "over": {"train.learning_rate": [1e-3, 1e-2]}, "seeds": [1]}
+    stated = {"set": {**QUICK, "data.dataset_name": data}, "grid": {"train.learning_rate": [1e-3, 1e-2]}, "seeds": [1]}
     plan.write_text(json.dumps(stated))
 
     killed = start(tmp_path / "killed", plan)
@@ -108,7 +108,7 @@ def test_killed_at_once_and_taken_up_again_it_gives_the_same_table(tmp_path: Pat
 
 
 def order_for(path: Path, data: str, **changes: Any) -> dict[str, Any]:
-    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.learning_rate": 1e-3, **changes})
+    recipe = load_recipe(None, {**QUICK, "data.dataset_name": data, "train.learning_rate": 1e-3, **changes})
     return {"action": "train", "path": str(path), "score": ["validation"], "recipe": recipe_yaml(recipe), "watch": None}
 
 
@@ -165,7 +165,9 @@ def test_a_study_as_cluster_jobs(tmp_path: Path, data: str, monkeypatch: pytest.
     """submitit's local executor does what Slurm does: a script, a pickled order, a process, a pickled outcome."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    plan = Plan(set={**QUICK, "data.name": data}, over={"data.labels": [16, 10**6]}, seeds=(1,), test="all")
+    plan = Plan(
+        set={**QUICK, "data.dataset_name": data}, grid={"data.max_train_samples": [16, 10**6]}, seeds=(1,), test="all"
+    )
     hire = slurm_crew(["time=20"], cluster="local", look_every=0.2)
     outcome = sweep(plan, tmp_path / "s", jobs=2, hire=hire)
     # One setting asks for more rows than there are: its job fails, and says why.
@@ -178,7 +180,7 @@ def test_a_study_as_cluster_jobs(tmp_path: Path, data: str, monkeypatch: pytest.
 
 
 def test_slurm_settings_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(over={"train.epochs": [1.0]}, seeds=(1,))
+    plan = Plan(grid={"train.num_train_epochs": [1.0]}, seeds=(1,))
     with pytest.raises(HftuneError, match="KEY=VALUE"):
         slurm_crew(["partition"])
     with pytest.raises(HftuneError, match="timeout_min"):
@@ -196,14 +198,16 @@ def test_tensorboard_writes_below_the_run(tmp_path: Path, data: str, monkeypatch
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.chdir(tmp_path)
-    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.report_to": ["tensorboard"]})
+    recipe = load_recipe(None, {**QUICK, "data.dataset_name": data, "train.report_to": ["tensorboard"]})
     result = train(recipe, tmp_path / "run")
     events = list((tmp_path / "run").rglob("events.out.tfevents*"))
     assert events and not list(tmp_path.glob("runs"))
     read = EventAccumulator(str(events[0].parent))
     read.Reload()
     logged = {event.step: event.value for event in read.Scalars("eval/accuracy")}
-    evaluations = {row["step"]: row["accuracy"] for row in result.run.read_history() if row.get("split") == "validation"}
+    evaluations = {
+        row["step"]: row["accuracy"] for row in result.run.read_history() if row.get("split") == "validation"
+    }
     assert logged == pytest.approx(evaluations)
 
 
@@ -215,7 +219,7 @@ def test_a_tracker_that_is_not_there_is_refused_before_training(
     name: str, told: str, tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hftune.training.arguments.get_available_reporting_integrations", lambda: ["tensorboard"])
-    recipe = load_recipe(None, {**QUICK, "data.name": data, "train.report_to": [name]})
+    recipe = load_recipe(None, {**QUICK, "data.dataset_name": data, "train.report_to": [name]})
     with pytest.raises(HftuneError) as caught:
         train(recipe, tmp_path / "run")
     assert told in str(caught.value)

@@ -15,7 +15,7 @@ from hftune.config import load_recipe
 from hftune.errors import Interrupted
 from hftune.studies.compare import compare_study
 from hftune.studies.folder import StudyDir
-from hftune.studies.plan import Plan, parse_over
+from hftune.studies.plan import Plan, parse_grid
 from hftune.studies.pool import Order, Tell
 from hftune.studies.search import JOURNAL
 from hftune.studies.sweep import sweep
@@ -62,7 +62,7 @@ class Trainer:
 
 
 def searched(path: Path, hand: Trainer, trials: int = 14, **changes: Any) -> Any:
-    plan = Plan(over=parse_over([f"{LR}=1e-5..1e-1"]), seeds=(1, 2), search=trials).model_copy(update=changes)
+    plan = Plan(grid=parse_grid([f"{LR}=1e-5..1e-1"]), seeds=(1, 2), search=trials).model_copy(update=changes)
     return sweep(plan, path, hire=lambda study, jobs: [hand])
 
 
@@ -109,7 +109,7 @@ def test_stopped_killed_and_grown_it_draws_the_same(tmp_path: Path) -> None:
 
 def test_the_same_setting_is_trained_once(tmp_path: Path) -> None:
     hand = Trainer(tmp_path)
-    searched(tmp_path / "s", hand, trials=8, over={LR: [1e-3, 1e-2]})
+    searched(tmp_path / "s", hand, trials=8, grid={LR: [1e-3, 1e-2]})
     assert len(hand.trained) == len(set(hand.trained)) <= 4
     drawn = StudyDir(tmp_path / "s").drawn()
     assert len(drawn) == 8
@@ -135,6 +135,6 @@ def test_without_optuna_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hftune: Callable[..., tuple[int, str, str]]
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    code, _, err = hftune("sweep", "--over", f"{LR}=1e-5..1e-3", "--search", "2", "--output", str(tmp_path / "s"))
+    code, _, err = hftune("sweep", "--grid", f"{LR}=1e-5..1e-3", "--search", "2", "--output", str(tmp_path / "s"))
     assert code == 2
     assert "pip install 'hftune[search]'" in err

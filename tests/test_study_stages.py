@@ -28,18 +28,24 @@ from hftune.verify import _STANDING, fresh_outputs, standing
 
 VALUES: dict[str, Any] = {
     "recipe": "classify/reviews",
-    "set": {"model.tokenizer": "run:mlm", "train.max_steps": 5},
-    "before": {"mlm": {"recipe": "pretrain/reviews-mlm", "same": ["train.max_steps"], "set": {"train.batch_size": 4}}},
-    "over": {
-        "data.labels": [50, 200],
+    "set": {"model.tokenizer_name": "run:mlm", "train.max_steps": 5},
+    "depends_on": {
+        "mlm": {
+            "recipe": "pretrain/reviews-mlm",
+            "inherit": ["train.max_steps"],
+            "set": {"train.per_device_train_batch_size": 4},
+        }
+    },
+    "grid": {
+        "data.max_train_samples": [50, 200],
         "method": {
             "plain": {"task.kind": "classify"},
-            "staged": {"task.kind": "classify", "model.name": "run:mlm"},
+            "staged": {"task.kind": "classify", "model.model_name_or_path": "run:mlm"},
             "joint": {"task.kind": "joint", "task.mlm_alpha": 0.3},
         },
     },
     "seeds": [1, 2, 3],
-    "against": {"method": "plain"},
+    "reference": {"method": "plain"},
     "test": "all",
 }
 SHARES = {
@@ -75,11 +81,14 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"set": {"model.tokenizer": "run:mml", "train.max_steps": 5}}, "run:mml names a run that the study does not"),
-        ({"set": {"model.tokenizer": "run:mlm"}}, "before.mlm.same names train.max_steps"),
-        ({"before": {"mlm": {"set": {"train.epoch": 1}}}}, "train.epoch"),
-        ({"against": {"method": "other"}}, "against names method other"),
-        ({"against": {"kind": "plain"}}, "against names kind plain"),
+        (
+            {"set": {"model.tokenizer_name": "run:mml", "train.max_steps": 5}},
+            "run:mml names a run that the study does not",
+        ),
+        ({"set": {"model.tokenizer_name": "run:mlm"}}, "depends_on.mlm.same names train.max_steps"),
+        ({"depends_on": {"mlm": {"set": {"train.epoch": 1}}}}, "train.epoch"),
+        ({"reference": {"method": "other"}}, "against names method other"),
+        ({"reference": {"kind": "plain"}}, "against names kind plain"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -90,11 +99,11 @@ def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], tol
 
 def test_settings_of_what_others_start_from_can_be_typed() -> None:
     made, _ = _plan(
-        "low-label", None, None, {}, ["before.mlm.train.max_steps=7", "train.max_steps=3"], None, None, None
+        "low-label", None, None, {}, ["depends_on.mlm.train.max_steps=7", "train.max_steps=3"], None, None, None
     )
     assert stage_recipe(made, "mlm", 1).train.max_steps == 7 and recipe_for(made, grid(made)[0], 1).train.max_steps == 3
     with pytest.raises(HftuneError, match="no runs 'mln' before the others; it has: mlm"):
-        _plan("low-label", None, None, {}, ["before.mln.train.max_steps=7"], None, None, None)
+        _plan("low-label", None, None, {}, ["depends_on.mln.train.max_steps=7"], None, None, None)
 
 
 def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
@@ -106,14 +115,14 @@ def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
     sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [again])
     assert again.trained == []
     with pytest.raises(HftuneError, match="before differs"):
-        sweep(plan(before={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
+        sweep(plan(depends_on={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
 
 
 def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
-    few = {"data.labels": [50], "method": VALUES["over"]["method"]}
-    made, folder = plan(over=few, seeds=[1, 2]), tmp_path / "s"
+    few = {"data.max_train_samples": [50], "method": VALUES["grid"]["method"]}
+    made, folder = plan(grid=few, seeds=[1, 2]), tmp_path / "s"
     found = {cost.setting: cost for cost in costs(made, folder, 2, Silent())}
     assert list(found) == ["before: mlm", "labels=50 plain", "labels=50 staged", "labels=50 joint"]
     assert not folder.exists(), "nothing is written"
@@ -123,11 +132,11 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_update > 0
     assert found["labels=50 staged"].each.total_parameters == found["labels=50 plain"].each.total_parameters
     sweep(made, folder, hire=lambda study, jobs: [Planter({**SHARES, "before: mlm": 0.5})])
-    more = plan(over=few, seeds=[1, 2, 3])
+    more = plan(grid=few, seeds=[1, 2, 3])
     assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, Silent())] == [(1, 2)] * 4
     assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, Silent())] == [(0.0, None)] * 4
     with pytest.raises(HftuneError, match="before differs"):
-        list(costs(plan(over=few, before={"mlm": {}}), folder, 1, Silent()))
+        list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, Silent()))
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
@@ -147,7 +156,9 @@ def bag_of_words(name: str) -> dict[str, Any]:
     """Baselines that were fitted on as many rows as the setting has."""
     score = 0.55 if "labels=50 " in name else 0.66
     both = {"majority": 0.5, "tfidf": score}
-    return {"baselines": {key: {"validation": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}}
+    return {
+        "baselines": {key: {"validation": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}
+    }
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +209,7 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
 
 def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_learns(study: StudyDir) -> None:
     compared = compare_study(study)
-    (axes,) = plots.by_value(compared, "data.labels").axes
+    (axes,) = plots.by_value(compared, "data.max_train_samples").axes
     lines = {line.get_label(): line for line in axes.lines}
     assert set(lines) == {"plain", "staged", "joint", "bag of words"}
     rows = {row.name: row for row in compared.rows}
@@ -225,7 +236,7 @@ def test_the_table_is_on_the_terminal(study: StudyDir, hftune: Any) -> None:
 
 
 def test_a_study_without_two_axes_has_no_such_table(tmp_path: Path) -> None:
-    one = Plan(over={"train.learning_rate": [0.001, 0.01]})
+    one = Plan(grid={"train.learning_rate": [0.001, 0.01]})
     shares = {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8}
     assert crossed(compare_study(plant_study(tmp_path / "s", one, shares))) is None
 

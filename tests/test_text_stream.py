@@ -20,7 +20,7 @@ TEXT = "one two\nthree\n\n \nfour five six\r\nlast é"
 
 def documents(path: Path, cut: str, **settings: str) -> list[str]:
     found, held = [], ""
-    for text, ends in pieces.file_pieces(path, CorpusData(name=str(path), **settings), cut):
+    for text, ends in pieces.file_pieces(path, CorpusData(dataset_name=str(path), **settings), cut):
         held += text
         if ends:
             found.append(held)
@@ -56,7 +56,7 @@ def test_a_large_file_is_not_read_whole_to_say_what_is_wrong_with_it(
     monkeypatch.setattr(pieces, "READ", 7)
     monkeypatch.setattr(Path, "read_bytes", None)
     with pytest.raises(HftuneError, match=r"byte 0xff at offset 20 \(line 11\)"):
-        stream_corpus(CorpusData(name=str(path), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1))
 
 
 def test_a_file_keeps_the_blanks_at_its_end_and_a_blank_file_is_no_document(
@@ -73,10 +73,10 @@ def test_a_file_keeps_the_blanks_at_its_end_and_a_blank_file_is_no_document(
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("word " * 500_000 + "end", encoding="utf-8")
-    found = list(pieces.file_pieces(path, CorpusData(name=str(path)), "lines"))
+    found = list(pieces.file_pieces(path, CorpusData(dataset_name=str(path)), "lines"))
     assert len(found) == 3 and max(len(one.text) for one in found) <= pieces.PIECE
     assert "".join(one.text for one in found) == path.read_text(encoding="utf-8")
-    corpus = stream_corpus(CorpusData(name=str(path), validation_size=0.0))
+    corpus = stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.0))
     assert corpus.facts["train"].words == 500_001, "a cut goes through no word"
 
 
@@ -94,10 +94,10 @@ def test_tables_stream_their_text_column(tmp_path: Path) -> None:
 def test_sizes_are_those_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("one two\ncafé\n", encoding="utf-8")
     (tmp_path / "valid.txt").write_text("three\n", encoding="utf-8")
-    corpus = stream_corpus(CorpusData(name=str(tmp_path), validation_size=0.1))
+    corpus = stream_corpus(CorpusData(dataset_name=str(tmp_path), validation_size=0.1))
     assert list(corpus.splits) == ["train", "validation"]
     assert corpus.facts["train"].as_dict() == {"documents": 2, "bytes": 12, "words": 3}
-    whole = stream_corpus(CorpusData(name=str(tmp_path), validation_size=0.1, documents="file"))
+    whole = stream_corpus(CorpusData(dataset_name=str(tmp_path), validation_size=0.1, documents="file"))
     assert whole.facts["train"].bytes == (tmp_path / "train.txt").stat().st_size
     assert whole.facts["train"].fingerprint != corpus.facts["train"].fingerprint
 
@@ -107,14 +107,14 @@ def test_dev_is_held_out_by_document_and_seed(tmp_path: Path) -> None:
     path.write_text("".join(f"document {row // 2}\n" for row in range(400)), encoding="utf-8")
 
     def split(seed: int) -> tuple[list[str], list[str]]:
-        corpus = stream_corpus(CorpusData(name=str(path), validation_size=0.1, split_seed=seed))
+        corpus = stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1, split_seed=seed))
         return list(corpus.splits["train"].texts()), list(corpus.splits["validation"].texts())
 
     train, validation = split(0)
     assert len(train) + len(validation) == 400 and len(validation) == 40, "20 of 200 different documents, each twice"
     assert not set(train) & set(validation)
     assert split(0) == (train, validation) and split(1)[1] != validation
-    remembered = stream_corpus(CorpusData(name=str(path), validation_size=0.0))
+    remembered = stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.0))
     assert remembered.validation_is_train and remembered.facts["train"].documents == 400
 
 
@@ -122,31 +122,31 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("only one line", encoding="utf-8")
     with pytest.raises(HftuneError, match="too few different documents"):
-        stream_corpus(CorpusData(name=str(path), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1))
     path.write_bytes(b"fine\n" * 300_000 + b"bad \xff byte")
     with pytest.raises(HftuneError, match="line 300001"):
-        stream_corpus(CorpusData(name=str(path), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1))
     path.write_bytes(b"fine\n" * 300_000 + "half é".encode()[:-1])
     with pytest.raises(HftuneError, match=r"byte 0xc3 at offset 1500005 \(line 300001\)"):
-        stream_corpus(CorpusData(name=str(path), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1))
     path.write_bytes(b"fine\n" * 300_000 + b"BZh, and a NUL \0")
     with pytest.raises(HftuneError, match=r"NUL byte at offset 1500015 \(line 300001\)"):
-        stream_corpus(CorpusData(name=str(path), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.1))
     (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "b \\ud83d"}\n', encoding="utf-8")
     for read in (stream_corpus, load_corpus):
         with pytest.raises(HftuneError, match=r"'half\.jsonl', line 2: the text holds half a surrogate pair"):
-            read(CorpusData(name=str(tmp_path / "half.jsonl"), validation_size=0.1))
+            read(CorpusData(dataset_name=str(tmp_path / "half.jsonl"), validation_size=0.1))
         with pytest.raises(HftuneError, match="'labeled' texts for masked words only"):
-            read(CorpusData(name=str(path), documents="labeled", validation_size=0.1))
+            read(CorpusData(dataset_name=str(path), documents="labeled", validation_size=0.1))
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{oops\n', encoding="utf-8")
     with pytest.raises(HftuneError, match="line 2: not valid JSON"):
-        stream_corpus(CorpusData(name=str(tmp_path / "bad.jsonl"), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(tmp_path / "bad.jsonl"), validation_size=0.1))
     with pytest.raises(HftuneError, match="no file or folder"):
-        stream_corpus(CorpusData(name=str(tmp_path / "nowhere.txt"), validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name=str(tmp_path / "nowhere.txt"), validation_size=0.1))
     (tmp_path / "text.pdf").write_text("a", encoding="utf-8")
     for read in (stream_corpus, load_corpus):
         with pytest.raises(HftuneError, match="an ending that is not known") as caught:
-            read(CorpusData(name=str(tmp_path / "text.pdf"), validation_size=0.1))
+            read(CorpusData(dataset_name=str(tmp_path / "text.pdf"), validation_size=0.1))
         assert ".txt" in caught.value.hint and ".csv" in caught.value.hint
 
 
@@ -154,16 +154,16 @@ def test_rows_of_the_hub_stream_their_text_column() -> None:
     from datasets import Dataset
 
     rows = Dataset.from_dict({"id": [1, 2, 3], "text": ["first", "", "third"]})
-    found = list(pieces.hub_pieces("user/name (train)", rows, CorpusData(name="user/name")))
+    found = list(pieces.hub_pieces("user/name (train)", rows, CorpusData(dataset_name="user/name")))
     assert found == [("first", True), ("third", True)]
 
 
 def test_embedded_datasets_give_their_texts() -> None:
-    found = stream_corpus(CorpusData(name="reviews", validation_size=0.1))
+    found = stream_corpus(CorpusData(dataset_name="reviews", validation_size=0.1))
     unlabeled = (DATASETS["reviews"].folder / "unlabeled.txt").read_text(encoding="utf-8").splitlines()
     assert list(found.splits) == ["train", "validation", "test"] and not found.validation_is_train
     assert found.facts["train"].documents == len(unlabeled), "those without labels, as masked words have them"
     assert next(found.splits["train"].texts()).split()[0] == unlabeled[0].split()[0]
-    assert stream_corpus(CorpusData(name="boolq-mini", validation_size=0.1)).facts["validation"].documents
+    assert stream_corpus(CorpusData(dataset_name="boolq-mini", validation_size=0.1)).facts["validation"].documents
     with pytest.raises(HftuneError, match="reviews has one text a row"):
-        stream_corpus(CorpusData(name="reviews", documents="file", validation_size=0.1))
+        stream_corpus(CorpusData(dataset_name="reviews", documents="file", validation_size=0.1))

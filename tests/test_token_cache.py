@@ -39,7 +39,12 @@ def folder(tmp_path: Path, word: str = "soup") -> Path:
 
 
 def prepared(data: Path, **settings: Any) -> Any:
-    plain = {"model.name": "scratch:bert-tiny", "model.vocab_size": 300, "data.name": str(data), "data.test_size": 0}
+    plain = {
+        "model.model_name_or_path": "scratch:bert-tiny",
+        "model.vocab_size": 300,
+        "data.dataset_name": str(data),
+        "data.test_size": 0,
+    }
     recipe = load_recipe(None, {**plain, **settings})
     task = TASKS["classify"](recipe)
     rows = task.load_data()
@@ -65,7 +70,7 @@ def test_the_second_time_nothing_is_tokenized(tmp_path: Path, cache: Path, monke
     assert isinstance(second.train._encoded.columns["input_ids"], np.memmap)
 
 
-@pytest.mark.parametrize("change", [{"data.max_length": 6}, {"model.name": "scratch:roberta-tiny"}])
+@pytest.mark.parametrize("change", [{"data.max_seq_length": 6}, {"model.model_name_or_path": "scratch:roberta-tiny"}])
 def test_other_settings_are_other_rows(tmp_path: Path, cache: Path, change: dict[str, Any]) -> None:
     data = folder(tmp_path)
     first, before = prepared(data), kept_in(cache)

@@ -52,7 +52,12 @@ def test_the_loss_is_not_inflated(tmp_path: Path, accumulation: int, how: str) -
     model = silent_head(tiny_bert(0.0))
     case = Case(
         tmp_path,
-        {"accumulation": accumulation, "learning_rate": 1e-12, "epochs": 1, "log_steps": 1},
+        {
+            "gradient_accumulation_steps": accumulation,
+            "learning_rate": 1e-12,
+            "num_train_epochs": 1,
+            "logging_steps": 1,
+        },
         inputs={"loss": sum_loss} if how == "loss function" else None,
     )
     fit(case.trainer(lora(model) if how == "peft" else model))
@@ -64,10 +69,13 @@ def test_the_loss_is_not_inflated(tmp_path: Path, accumulation: int, how: str) -
 def test_accumulated_passes_make_the_update_of_one_batch(tmp_path: Path, how: str) -> None:
     """50 rows in updates of 18: the last one has passes of 6, 6 and 2 rows, and yet every row weighs the same."""
     ends = []
-    for name, settings in {"whole": {"batch_size": 18}, "parts": {"batch_size": 6, "accumulation": 3}}.items():
+    for name, settings in {
+        "whole": {"per_device_train_batch_size": 18},
+        "parts": {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 3},
+    }.items():
         case = Case(
             tmp_path / name,
-            {**settings, "epochs": 2, "learning_rate": 1e-2, "log_steps": 1},
+            {**settings, "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 1},
             train_rows=50,
             inputs={"loss": sum_loss} if how == "loss function" else None,
         )
@@ -106,7 +114,12 @@ def test_a_number_that_is_none_stops_the_run(tmp_path: Path, gradient_only: bool
     poison = 9  # no row has this token but one
     train = rows(60, 1)
     train[17]["input_ids"][2] = poison
-    settings = {"eval_steps": 1, "accumulation": accumulation, "fast_dropout": False, "learning_rate": 1e-3}
+    settings = {
+        "eval_steps": 1,
+        "gradient_accumulation_steps": accumulation,
+        "fast_dropout": False,
+        "learning_rate": 1e-3,
+    }
     case = Case(tmp_path, settings, inputs={"train": train})
     trainer = case.trainer(Poisoned(poison, gradient_only))
     order = trainer.batches
@@ -134,7 +147,7 @@ def test_predictions_come_in_row_order(tmp_path: Path) -> None:
         seen.append((outcome.predictions, outcome.label_ids))
         return {"accuracy": 1.0}
 
-    trainer = Case(tmp_path, {"eval_batch_size": 4}, inputs={"compute_metrics": metrics}).trainer()
+    trainer = Case(tmp_path, {"per_device_eval_batch_size": 4}, inputs={"compute_metrics": metrics}).trainer()
     asked = rows(23, 9)
     trainer.model.eval()
     with torch.no_grad():
@@ -156,7 +169,7 @@ def test_evaluation_goes_by_length(tmp_path: Path) -> None:
         widths.append(tuple(made["input_ids"].shape))
         return made
 
-    trainer = Case(tmp_path, {"eval_batch_size": 4}, inputs={"collator": noting}).trainer()
+    trainer = Case(tmp_path, {"per_device_eval_batch_size": 4}, inputs={"collator": noting}).trainer()
     trainer.evaluate()
     assert [width for _, width in widths] == sorted((width for _, width in widths), reverse=True)
     tokens = sum(len(row["input_ids"]) for row in rows(21, 2))
@@ -190,13 +203,16 @@ class Hearing:
 
 def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hearing = Hearing()
-    case = Case(tmp_path, {"epochs": 2, "log_steps": 4})
+    case = Case(tmp_path, {"num_train_epochs": 2, "logging_steps": 4})
     fitted = fit(case.trainer(listener=hearing))
     train = [row for row in case.history if "split" not in row]
     validation = [row for row in case.history if "split" in row]
     assert [row["step"] for row in train] == [4, 8, 12, 16]
     assert all(set(row) == {"step", "epoch", "loss", "learning_rate", "grad_norm"} for row in train)
-    assert [(row["step"], row["epoch"], row["split"]) for row in validation] == [(8, 1.0, "validation"), (16, 2.0, "validation")]
+    assert [(row["step"], row["epoch"], row["split"]) for row in validation] == [
+        (8, 1.0, "validation"),
+        (16, 2.0, "validation"),
+    ]
     assert all(set(row) == {"step", "epoch", "split", "loss", "accuracy"} for row in validation)
 
     assert hearing.heard[0][0] == "note" and hearing.heard[0][1].startswith("only 16 updates in all")
@@ -221,7 +237,7 @@ def test_time_beside_the_updates_is_left_out_once(tmp_path: Path) -> None:
         time.sleep(1)
         return [{"prompt": "", "text": "slow"}]
 
-    fitted = fit(Case(tmp_path, {"epochs": 1}, inputs={"samples": write}).trainer())
+    fitted = fit(Case(tmp_path, {"num_train_epochs": 1}, inputs={"samples": write}).trainer())
     assert 60 / fitted.seconds < fitted.examples_per_second < 1e8
 
 
@@ -262,7 +278,7 @@ def test_an_unknown_score_to_select_by(tmp_path: Path) -> None:
 
 
 def test_no_score_that_is_a_number(tmp_path: Path) -> None:
-    case = Case(tmp_path, {"epochs": 1}, inputs={"compute_metrics": lambda outcome: {"accuracy": math.nan}})
+    case = Case(tmp_path, {"num_train_epochs": 1}, inputs={"compute_metrics": lambda outcome: {"accuracy": math.nan}})
     with pytest.raises(RunFailed, match="no evaluation gave a finite accuracy"):
         fit(case.trainer())
     assert case.history[-1]["accuracy"] is None
@@ -270,7 +286,11 @@ def test_no_score_that_is_a_number(tmp_path: Path) -> None:
 
 def test_early_stopping(tmp_path: Path) -> None:
     told = iter((0.5, 0.6, 0.6, 0.5, 0.9))
-    case = Case(tmp_path, {"patience": 2, "epochs": 5}, inputs={"compute_metrics": lambda o: {"accuracy": next(told)}})
+    case = Case(
+        tmp_path,
+        {"early_stopping_patience": 2, "num_train_epochs": 5},
+        inputs={"compute_metrics": lambda o: {"accuracy": next(told)}},
+    )
     fitted = fit(case.trainer())
     assert (fitted.steps, fitted.best_step) == (32, 16)
 
@@ -328,15 +348,15 @@ def test_a_warning_and_then_a_term_are_let_finish(tmp_path: Path) -> None:
     ],
 )
 def test_out_of_memory_names_the_settings(tmp_path: Path, error: Exception) -> None:
-    trainer = Case(tmp_path, {"accumulation": 2}).trainer()
+    trainer = Case(tmp_path, {"gradient_accumulation_steps": 2}).trainer()
 
     def full(*args: Any, **kwargs: Any) -> Any:
         raise error
 
     trainer.training_step = full
-    with pytest.raises(RunFailed, match=r"out of memory with train.batch_size=8") as failed:
+    with pytest.raises(RunFailed, match=r"out of memory with train.per_device_train_batch_size=8") as failed:
         fit(trainer)
-    assert "train.batch_size=4 train.accumulation=4" in failed.value.hint
+    assert "train.per_device_train_batch_size=4 train.gradient_accumulation_steps=4" in failed.value.hint
 
 
 def test_other_errors_are_not_taken_for_memory(tmp_path: Path) -> None:

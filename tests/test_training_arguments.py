@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hftune.training.extra import OURS, RECIPE_KEYS
 from transformers import TrainingArguments
 
 from hftune.config.train import TrainSection
@@ -14,11 +15,10 @@ from hftune.errors import HftuneError
 from hftune.machine import Trial
 from hftune.training import arguments as module
 from hftune.training.arguments import make_arguments
-from hftune.training.extra import OURS, RECIPE_KEYS
 
 
 def make(**settings: Any) -> tuple[TrainingArguments, list[str]]:
-    section = TrainSection(**{"epochs": 3, "learning_rate": 1e-3, **settings})
+    section = TrainSection(**{"num_train_epochs": 3, "learning_rate": 1e-3, **settings})
     return make_arguments(section, checkpoints=Path("checkpoints"), select_by="f1_macro", greater_is_better=True)
 
 
@@ -83,13 +83,17 @@ def test_extra_goes_through() -> None:
 @pytest.mark.parametrize(
     ("extra", "message", "hint"),
     [
-        ({"adam_beta_2": 0.9}, "train.extra.adam_beta_2 is not a field", "did you mean 'adam_beta2'?"),
+        ({"adam_beta_2": 0.9}, "train.adam_beta_2 is not a field", "did you mean 'adam_beta2'?"),
         ({"learning_rate": 1.0}, "what train.learning_rate already says", "set train.learning_rate instead"),
-        ({"metric_for_best_model": "loss"}, "what task.select_by already says", "set task.select_by instead"),
-        ({"push_to_hub": True}, "what hub.push_to already says", "set hub.push_to instead"),
-        ({"hub_token": "hf_abc"}, "train.extra.hub_token can't be set", "HF_TOKEN"),
-        ({"auto_find_batch_size": True}, "can't be set", "train.auto_batch"),
-        ({"adam_beta2": "high"}, "train.extra.adam_beta2 is 'high'", "TrainingArguments"),
+        (
+            {"metric_for_best_model": "loss"},
+            "what train.metric_for_best_model already says",
+            "set train.metric_for_best_model instead",
+        ),
+        ({"push_to_hub": True}, "what hub.hub_model_id already says", "set hub.hub_model_id instead"),
+        ({"hub_token": "hf_abc"}, "train.hub_token can't be set", "HF_TOKEN"),
+        ({"auto_find_batch_size": True}, "can't be set", "train.auto_find_batch_size"),
+        ({"adam_beta2": "high"}, "train.adam_beta2 is 'high'", "TrainingArguments"),
         ({"torch_empty_cache_steps": -1}, "transformers refuses", "train.extra"),
     ],
 )

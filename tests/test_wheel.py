@@ -54,7 +54,17 @@ def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -
     assert Path(where).is_relative_to(installed.parent.parent)
     listed = json.loads(run(installed, "-P", "-m", "hftune", "recipes", "ls", "--json", cwd=tmp_path))
     assert "classify/reviews" in {entry["name"] for entry in listed}
-    command = ("classify", "--recipe", "classify/reviews", "--labels", "50", "--output", "run", *QUICK, "--json")
+    command = (
+        "classify",
+        "--recipe",
+        "classify/reviews",
+        "--max-train-samples",
+        "50",
+        "--output",
+        "run",
+        *QUICK,
+        "--json",
+    )
     metrics = json.loads(run(installed, "-P", "-m", "hftune", *command, cwd=tmp_path))
     assert metrics["verified"] is True
     assert metrics["data"]["rows"] == {"train": 50, "validation": 500, "test": 500}

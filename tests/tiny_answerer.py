@@ -54,7 +54,9 @@ def tiny(tokenizer: PreTrainedTokenizerFast, attention: str = "rope") -> MinGPTF
 def plant(path: Path, data: Path | str, start: str = "scratch:mingpt") -> RunDir:
     """A run that is taken for fine-tuned: its weights are fresh, so that it says anything."""
     run = RunDir.create(path)
-    run.write_recipe(load_recipe(None, {"task.kind": "answer", "data.name": str(data), "model.name": start}))
+    run.write_recipe(
+        load_recipe(None, {"task.kind": "answer", "data.dataset_name": str(data), "model.model_name_or_path": start})
+    )
     tokenizer = build_char_tokenizer(LETTERS, block_size=BLOCK)
     Answerer(tiny(tokenizer), tokenizer, longest=8).save(run.model)
     return run

@@ -21,7 +21,13 @@ from hftune.training.progress import Silent
 from hftune.training.weights import WEIGHTS
 
 LABELS = 3
-DEFAULTS: dict[str, Any] = {"epochs": 3, "learning_rate": 5e-3, "batch_size": 8, "log_steps": 2, "keep_checkpoints": 99}
+DEFAULTS: dict[str, Any] = {
+    "num_train_epochs": 3,
+    "learning_rate": 5e-3,
+    "per_device_train_batch_size": 8,
+    "logging_steps": 2,
+    "save_total_limit": 99,
+}
 
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:

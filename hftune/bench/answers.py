@@ -1,4 +1,4 @@
-"""Answering the validation questions of births: in batches with a cache, and one by one without. The answers must be equal."""
+"""Answering the validation questions of births: in batches with a cache, and one by one without, to equal answers."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def classify_recipe(data: Path, scale: Scale, max_length: int, **settings: Any) 
     return load_recipe(
         None,
         {
-            "model.name": f"scratch:{scale.encoder}",
-            "data.name": str(data),
-            "data.max_length": max_length,
+            "model.model_name_or_path": f"scratch:{scale.encoder}",
+            "data.dataset_name": str(data),
+            "data.max_seq_length": max_length,
             "data.test_size": 0,
-            "train.epochs": 1,
-            "train.device": "cpu",
+            "train.num_train_epochs": 1,
+            "train.use_cpu": True,
             **settings,
         },
     )

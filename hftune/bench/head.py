@@ -31,12 +31,12 @@ def sides(folder: Path, scale: Scale) -> Mapping[str, Side]:
     recipe = load_recipe(
         None,
         {
-            "model.name": f"scratch:{scale.encoder}",
-            "data.name": str(data),
+            "model.model_name_or_path": f"scratch:{scale.encoder}",
+            "data.dataset_name": str(data),
             "data.test_size": 0,
             "method.kind": "head",
-            "train.epochs": EPOCHS,
-            "train.device": "cpu",
+            "train.num_train_epochs": EPOCHS,
+            "train.use_cpu": True,
         },
     )
 

@@ -25,7 +25,7 @@ SECONDS = 2.0
 
 def sides(folder: Path, scale: Scale) -> Mapping[str, Side]:
     """The default pretraining, compiled, and a matrix product."""
-    recipe = span_recipe(scale, **{"train.compile": True})
+    recipe = span_recipe(scale, **{"train.torch_compile": True})
     model = Prepared(recipe).model()
 
     def operations(batch: Mapping[str, Any]) -> int:

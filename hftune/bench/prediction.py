@@ -29,7 +29,7 @@ def sides(folder: Path, scale: Scale) -> Mapping[str, Side]:
     saved = folder / "model"
     prepared.task.save(prepared.model().eval(), prepared.tokenizer, prepared.data, saved)
     asked = [text for _, text in texts("sentences", scale.of(TEXTS, least=100), seed=1)]
-    _, ask = predictor(str(saved), ModelSection(name=str(saved)))
+    _, ask = predictor(str(saved), ModelSection(model_name_or_path=str(saved)))
     stock = pipeline("text-classification", model=str(saved), device="cpu")
     said: dict[str, list[str]] = {}
 

@@ -51,12 +51,12 @@ def span_recipe(scale: Scale, **settings: Any) -> Recipe:
         None,
         {
             "task.kind": "span",
-            "data.name": "births",
-            "model.name": f"scratch:{scale.decoder}",
-            "train.batch_size": scale.of(64, least=4),
+            "data.dataset_name": "births",
+            "model.model_name_or_path": f"scratch:{scale.decoder}",
+            "train.per_device_train_batch_size": scale.of(64, least=4),
             "train.max_steps": updates,
             "train.eval_steps": updates,
-            "train.device": "cpu",
+            "train.use_cpu": True,
             **settings,
         },
     )

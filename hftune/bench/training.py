@@ -106,10 +106,10 @@ def stock_trainer(
     train = recipe.train
     arguments = TrainingArguments(
         output_dir=str(folder / "stock"),
-        num_train_epochs=train.epochs,
+        num_train_epochs=train.num_train_epochs,
         max_steps=train.max_steps or -1,
-        per_device_train_batch_size=train.batch_size,
-        per_device_eval_batch_size=train.eval_batch_size,
+        per_device_train_batch_size=train.per_device_train_batch_size,
+        per_device_eval_batch_size=train.per_device_eval_batch_size,
         learning_rate=train.learning_rate,
         seed=train.seed,
         eval_strategy="epoch" if "eval_dataset" in parts else "no",

@@ -52,7 +52,9 @@ def baseline(
     sets: options.Set = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score simple systems on validation and test: majority label and bag of words, an answer to questions, counts of text."""
+    """Score simple systems on validation and test: majority label and bag of words, an answer to questions, counts
+    of text.
+    """
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     if corpus is not None and answer is not None:

@@ -89,7 +89,9 @@ class Board:
         if not self._drawing or line.state == "failed":
             what = "complete from before" if line.state == "ready" else line.state
             what = f"test {what}" if order["action"] == "score" else what
-            told = ", ".join(part for part in (what, line.validation and f"validation {line.validation}", line.progress) if part)
+            told = ", ".join(
+                part for part in (what, line.validation and f"validation {line.validation}", line.progress) if part
+            )
             over = sum(one.state in OVER for one in self._lines.values())
             text = f"[{over}/{len(self._lines)}] {line.setting} seed {line.seed}: {told} ({line.seconds:.0f} s)"
             note(text, style="red" if line.state == "failed" else "")
@@ -104,7 +106,9 @@ class Board:
     def _drawn(self) -> Group:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("setting", "seed", "state", "progress", "validation", "seconds"):
-            table.add_column(name, justify="right" if name in ("seed", "validation", "seconds") else "left", no_wrap=True)
+            table.add_column(
+                name, justify="right" if name in ("seed", "validation", "seconds") else "left", no_wrap=True
+            )
         lines = list(self._lines.values())
         for line in self._shown(lines):
             seconds = time.monotonic() - line.began if line.state == "running" else line.seconds

@@ -99,7 +99,7 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     flags, seeds = typed.flags, typed.seeds
     for flag, given, instead in (
         ("--merge", flags["merge"], "leave it out: scores are the same"),
-        ("--push-to-hub", flags["push_to_hub"], "publish the run you choose: hftune push RUN REPO"),
+        ("--hub-model-id", flags["push_to_hub"], "publish the run you choose: hftune push RUN REPO"),
     ):
         if given:
             raise HftuneError(f"{flag} goes with one method, and these are {len(methods)}", hint=instead)
@@ -110,7 +110,7 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     sweep(
         study=STUDY,
         recipe=typed.recipe,
-        over=[f"method={','.join(methods)}"],
+        grid=[f"method={','.join(methods)}"],
         sets=[*stated, *(typed.sets or [])],
         seeds=seeds if flags["seed"] is None else str(flags["seed"]),
         jobs=typed.others["jobs"],

@@ -2,7 +2,7 @@
 
 hftune data ls
 hftune data peek reviews --split validation --rows 3
-hftune data peek births --set task.spans=2
+hftune data peek births --set task.num_spans=2
 hftune data peek wiki.txt --recipe pretrain/births-real
 hftune data check reviews --max-length 64
 hftune data make reviews --output my_reviews --seed 7
@@ -185,7 +185,7 @@ def check_dataset(
 
         splits = _load(recipe)
         found = check(
-            splits, _section(recipe).max_length, _token_counter(recipe, splits) if model is not None else None
+            splits, _section(recipe).max_seq_length, _token_counter(recipe, splits) if model is not None else None
         )
     if as_json:
         terminal.show_json(asdict(found))

@@ -3,7 +3,7 @@
 hftune evaluate runs/a
 hftune evaluate runs/a --data other.csv --split validation --json
 hftune evaluate runs/births --data births --split validation
-hftune evaluate runs/mnli --data nyu-mll/glue --set data.subset=ax --output predictions.jsonl
+hftune evaluate runs/mnli --data nyu-mll/glue --set data.dataset_config_name=ax --output predictions.jsonl
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ DATA_SETTINGS = tuple(
 DataSet = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="data.KEY=VALUE", help="A setting of --data, as data.subset=cola; can be repeated."
+        "--set",
+        "-s",
+        metavar="data.KEY=VALUE",
+        help="A setting of --data, as data.dataset_config_name=cola; can be repeated.",
     ),
 ]
 Metric = Annotated[

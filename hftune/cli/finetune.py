@@ -50,4 +50,4 @@ def _recipe_for(model: str | None) -> str:
         return UNNAMED
     from hftune.config.model import ModelSection
 
-    return FRESH if ModelSection(name=model).from_scratch else PRETRAINED
+    return FRESH if ModelSection(model_name_or_path=model).from_scratch else PRETRAINED

@@ -100,7 +100,8 @@ def training_command(
     """Give a command the shared flags and its own.
 
     Args:
-        own: Further flags by parameter name; they stand after ``--labels``. Those in ``options.FLAGS`` are settings.
+        own: Further flags by parameter name; they stand after ``--max-train-samples``. Those in ``options.FLAGS`` are
+        settings.
         without: Shared flags that the command does not have.
     """
     annotations: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """``hftune joint``: a classifier and a masked language model, trained together on labeled and unlabeled text.
 
 hftune joint
-hftune joint --data reviews --labels 50 --unlabeled reviews --mlm-alpha 1 --seeds 1-5
+hftune joint --data reviews --max-train-samples 50 --unlabeled reviews --mlm-alpha 1 --seeds 1-5
 hftune joint --model RUN --data train.csv --unlabeled more.txt --block-size 128 --mlm-alpha 1 --mlm-alpha-end 0
 """
 
@@ -44,7 +44,7 @@ BlockSize = Annotated[
 ]
 LimitUnlabeled = Annotated[
     int | None,
-    option(_TEXT, "N", "Use this many unlabeled lines: drawn at random, seeded and nested.", "--limit-unlabeled"),
+    option(_TEXT, "N", "Use this many unlabeled lines: drawn at random, seeded and nested.", "--max-unlabeled-samples"),
 ]
 MlmAlpha = Annotated[
     float | None,
@@ -83,7 +83,7 @@ MlmProbability = Annotated[
     ),
 ]
 WholeWord = Annotated[
-    bool | None, option(_TEXT, None, "Choose whole words, not single tokens.", "--whole-word/--no-whole-word")
+    bool | None, option(_TEXT, None, "Choose whole words, not single tokens.", "--whole-word-mask/--no-whole-word")
 ]
 
 

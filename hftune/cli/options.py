@@ -16,36 +16,36 @@ if TYPE_CHECKING:
     from hftune.config import Recipe
 
 FLAGS: dict[str, str] = {
-    "model": "model.name",
-    "data": "data.name",
+    "model": "model.model_name_or_path",
+    "data": "data.dataset_name",
     "method": "method.kind",
     "merge": "method.merge",
-    "max_length": "data.max_length",
-    "batch_size": "train.batch_size",
-    "auto_batch": "train.auto_batch",
+    "max_length": "data.max_seq_length",
+    "batch_size": "train.per_device_train_batch_size",
+    "auto_batch": "train.auto_find_batch_size",
     "lr": "train.learning_rate",
-    "epochs": "train.epochs",
+    "epochs": "train.num_train_epochs",
     "eval_steps": "train.eval_steps",
     "seed": "train.seed",
-    "labels": "data.labels",
-    "push_to_hub": "hub.push_to",
-    "push_each_best": "hub.push_each_best",
-    "text_column": "data.text_column",
-    "pair_column": "data.pair_column",
-    "label_column": "data.label_column",
-    "tokenizer": "model.tokenizer",
+    "labels": "data.max_train_samples",
+    "push_to_hub": "hub.hub_model_id",
+    "push_each_best": "hub.hub_strategy",
+    "text_column": "data.text_column_name",
+    "pair_column": "data.text_pair_column_name",
+    "label_column": "data.label_column_name",
+    "tokenizer": "model.tokenizer_name",
     "attention": "model.attention",
     "trust_remote_code": "model.trust_remote_code",
     "trust_base_code": "model.trust_base_code",
     "unlabeled": "data.unlabeled",
     "line_by_line": "data.line_by_line",
     "block_size": "data.block_size",
-    "limit_unlabeled": "data.limit_unlabeled",
+    "limit_unlabeled": "data.max_unlabeled_samples",
     "mlm_alpha": "task.mlm_alpha",
     "mlm_alpha_end": "task.mlm_alpha_end",
     "mlm_batch_size": "task.mlm_batch_size",
     "mlm_probability": "task.mlm_probability",
-    "whole_word": "task.whole_word",
+    "whole_word": "task.whole_word_mask",
 }
 """Flag (as a parameter name) → the recipe setting it stands for."""
 
@@ -117,7 +117,7 @@ Labels = Annotated[
         WHAT,
         "N",
         "Train on this many labeled rows: stratified, seeded and nested (the 50 are inside the 500).",
-        "--labels",
+        "--max-train-samples",
     ),
 ]
 MaxLength = Annotated[
@@ -131,7 +131,7 @@ AutoBatch = Annotated[
         _HOW,
         None,
         "Lower batch_size until the longest batch fits into memory; accumulation rises, so that updates stay the same.",
-        "--auto-batch/--no-auto-batch",
+        "--auto-find-batch-size/--no-auto-find-batch-size",
     ),
 ]
 LearningRate = Annotated[
@@ -217,7 +217,7 @@ PushToHub = Annotated[
         RUN,
         "USER/NAME",
         "Repository that receives the finished model, as user/name; nothing is pushed where not given.",
-        "--push-to-hub",
+        "--hub-model-id",
     ),
 ]
 PushEachBest = Annotated[
@@ -226,7 +226,7 @@ PushEachBest = Annotated[
         RUN,
         None,
         "Push each best checkpoint while training goes on, not only the finished model.",
-        "--push-each-best/--no-push-each-best",
+        "--hub-strategy best/--no-push-each-best",
     ),
 ]
 Resume = Annotated[bool, option(RUN, None, "Go on from the last good checkpoint in --output.", "--resume")]

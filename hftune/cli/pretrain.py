@@ -27,7 +27,7 @@ class Defaults(NamedTuple):
         """The recipe for a text: the embedded one has its own."""
         from hftune.config import load_recipe
 
-        return self.nothing_named if load_recipe(self.nothing_named).data.name == corpus else self.other_text
+        return self.nothing_named if load_recipe(self.nothing_named).data.dataset_name == corpus else self.other_text
 
 
 OBJECTIVES = {

@@ -42,7 +42,7 @@ def push(
     from hftune.runs.directory import RunDir
 
     trust = used_model(str(run), None, trust_remote_code, trust_base_code).trust
-    section = HubSection(push_to=repo, private=private, revision=revision)
+    section = HubSection(hub_model_id=repo, hub_private_repo=private, hub_revision=revision)
     with Watcher() as listener:
         published = publish(RunDir.open(run), section, listener, trust=trust)
     if json:

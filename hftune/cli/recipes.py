@@ -195,7 +195,7 @@ def _study_path(name: str) -> Path | None:
         from hftune.studies.plan import read_values
 
         try:
-            return Path(name) if "over" in read_values(Path(name))[0] else None
+            return Path(name) if "grid" in read_values(Path(name))[0] else None
         except RecipeError:
             return None  # the recipe's own check says what is wrong with the file
     try:

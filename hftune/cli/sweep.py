@@ -1,8 +1,8 @@
 """``hftune sweep``: a grid or a search, times seeds, as one study.
 
 hftune sweep reviews-lr
-hftune sweep --recipe classify/reviews --over train.learning_rate=3e-4,1e-3 --over train.epochs=4,8 --seeds 1,2,3
-hftune sweep --recipe classify/reviews --over train.learning_rate=1e-4..1e-2 --search 30
+hftune sweep --recipe classify/reviews --grid train.learning_rate=3e-4,1e-3 --seeds 1,2,3
+hftune sweep --recipe classify/reviews --grid train.learning_rate=1e-4..1e-2 --search 30
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hftune.studies.plan import Plan
     from hftune.studies.sweep import Hire
 
-BEFORE = "before."
+DEPENDS_ON = "depends_on."
 """What keys of ``--set`` begin with that are for the runs that others start from."""
 CLUSTER_JOBS = 32
 """Jobs in the queue at once where --jobs was not given."""
@@ -35,7 +35,7 @@ Study = Annotated[
 Over = Annotated[
     list[str] | None,
     typer.Option(
-        "--over",
+        "--grid",
         metavar="KEY=A,B",
         help="A setting and its values, or which of a study's named settings; may be given often. "
         "With --search also KEY=LOW..HIGH.",
@@ -71,7 +71,7 @@ def sweep(
     recipe: options.RecipeName = None,
     model: options.Model = None,
     data: options.Data = None,
-    over: Over = None,
+    grid: Over = None,
     sets: options.Set = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
@@ -90,9 +90,9 @@ def sweep(
     refuse_several("sweep")  # boolq --method all comes this way too
     if slurm and launcher != "slurm":
         raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
-    same = options.overrides_from(model=model, data=data)
-    plan, name = _plan(study, recipe, over, same, sets, seeds, test, search)
-    _refuse_unasked(plan, over, sets)
+    inherit = options.overrides_from(model=model, data=data)
+    plan, name = _plan(study, recipe, grid, inherit, sets, seeds, test, search)
+    _refuse_unasked(plan, grid, sets)
     folder = output or Path("runs") / name
     if dry_run:
         if launcher == "slurm":
@@ -163,8 +163,8 @@ def _try_out(plan: Plan, folder: Path, jobs: int, as_json: bool) -> None:
 def _plan(
     study: str | None,
     recipe: str | None,
-    over: list[str] | None,
-    same: Mapping[str, Any],
+    grid: list[str] | None,
+    inherit: Mapping[str, Any],
     sets: list[str] | None,
     seeds: str | None,
     test: str | None,
@@ -177,7 +177,7 @@ def _plan(
     from hftune.config.shipped import find_study
     from hftune.files import file_name
     from hftune.runs.naming import safe
-    from hftune.studies.plan import make_plan, parse_over, read_values
+    from hftune.studies.plan import make_plan, parse_grid, read_values
 
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
@@ -187,43 +187,43 @@ def _plan(
         except DocumentError as error:
             raise RecipeError(study, [error.problem]) from error
         values, lines = read_values(path)
-    elif not over:
+    elif not grid:
         raise HftuneError(
-            "there is nothing to vary", hint="name a study, or say what: --over train.learning_rate=3e-4,1e-3"
+            "there is nothing to vary", hint="name a study, or say what: --grid train.learning_rate=3e-4,1e-3"
         )
     pairs, problems = parse_sets(sets or ())
     if problems:
         raise RecipeError("--set", problems)
-    if over:
-        stated = _mapping(values, "over")
-        values["over"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in parse_over(over).items()}}
-    own = {key: value for key, value in pairs if not key.startswith(BEFORE)}
-    if own or same:
-        values["set"] = {**_mapping(values, "set"), **same, **own}
+    if grid:
+        stated = _mapping(values, "grid")
+        values["grid"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in parse_grid(grid).items()}}
+    own = {key: value for key, value in pairs if not key.startswith(DEPENDS_ON)}
+    if own or inherit:
+        values["set"] = {**_mapping(values, "set"), **inherit, **own}
     values |= _before(values, [pair for pair in pairs if pair[0] not in own])
     given = {"recipe": recipe, "seeds": seed_list(seeds) or None, "test": test, "search": search}
     values |= {key: value for key, value in given.items() if value is not None}
     plan = make_plan(values, study or "the study", lines)
     if study is not None:
         return plan, file_name(path.resolve().parent.name if path.name == "study.yaml" else path.stem, kept=" =+-")
-    keys = "-".join(key.rpartition(".")[2] for key in plan.over)
+    keys = "-".join(key.rpartition(".")[2] for key in plan.grid)
     start = (recipe or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
     return plan, safe(f"study-{start}-{keys}")
 
 
 def _before(values: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """``before.mlm.train.max_steps=9`` is a setting of the runs that others start from."""
-    stages = dict(_mapping(values, "before"))
+    """``depends_on.mlm.train.max_steps=9`` is a setting of the runs that others start from."""
+    stages = dict(_mapping(values, "depends_on"))
     for key, value in pairs:
         _, name, setting = [*key.split(".", 2), ""][:3]
         if not isinstance(stages.get(name), dict) or not setting:
             known = ", ".join(stages) or "none"
             raise HftuneError(
-                f"--set {key}: the study has no runs {name!r} before the others; it has: {known}",
-                hint="write --set before.NAME.train.max_steps=100",
+                f"--set {key}: the study depends on no runs {name!r}; it depends on: {known}",
+                hint="write --set depends_on.NAME.train.max_steps=100",
             )
         stages[name] = {**stages[name], "set": {**_mapping(stages[name], "set"), setting: value}}
-    return {"before": stages} if pairs else {}
+    return {"depends_on": stages} if pairs else {}
 
 
 def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:
@@ -238,18 +238,18 @@ def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:
     for name in axis:
         if name not in named:
             raise HftuneError(
-                f"--over {key}: the study has no {key} {name!r}", hint=f"it has: {', '.join(map(str, named))}"
+                f"--grid {key}: the study has no {key} {name!r}", hint=f"it has: {', '.join(map(str, named))}"
             )
     return {name: named[name] for name in axis}
 
 
-def _refuse_unasked(plan: Plan, over: list[str] | None, sets: list[str] | None) -> None:
+def _refuse_unasked(plan: Plan, grid: list[str] | None, sets: list[str] | None) -> None:
     """A study file may come from anybody: what it trusts must have been typed."""
     from hftune.config.consent import refuse_unasked, typed_keys
     from hftune.config.overrides import parse_sets
-    from hftune.studies.plan import parse_over, recipes_of
+    from hftune.studies.plan import parse_grid, recipes_of
 
-    typed = typed_keys([*parse_over(over or []).items(), *parse_sets(sets or ())[0]])
+    typed = typed_keys([*parse_grid(grid or []).items(), *parse_sets(sets or ())[0]])
     for recipe in recipes_of(plan):
         refuse_unasked(recipe, typed)
 

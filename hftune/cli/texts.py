@@ -82,7 +82,9 @@ def peek_questions(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
 
 
 def check_documents(recipe: Recipe, as_json: bool) -> None:
-    """Count documents and characters; find documents that stand twice, and those of validation and test that are in train."""
+    """Count documents and characters; find documents that stand twice, and those of validation and test that are in
+    train.
+    """
     from hftune.config.data import CorpusData
     from hftune.config.section import expect
     from hftune.data import load_texts

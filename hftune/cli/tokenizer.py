@@ -129,7 +129,7 @@ def show_tokenizer(
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    section = ModelSection(name="scratch:mingpt", tokenizer=name)
+    section = ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name)
     made = load_tokenizer(section, (), padded=False)
     splits = {} if corpus is None else _splits(corpus)
     result = {"tokenizer": name, **_facts(made, splits, text)}
@@ -146,7 +146,7 @@ def _splits(corpus: str, **settings: Any) -> dict[str, TextSplit]:
     from hftune.data.stream import open_splits
 
     try:
-        section = CorpusData(name=corpus, **settings)
+        section = CorpusData(dataset_name=corpus, **settings)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise HftuneError(

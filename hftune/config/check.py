@@ -20,42 +20,18 @@ from hftune.config.kinds import (
     section_kinds,
     section_names,
     settings,
+    spellings,
     takes_bool,
     task_class,
 )
 from hftune.config.problems import Problem
 from hftune.config.section import Section
 from hftune.config.task import Task
+from hftune.config.training_arguments import argument_fields
 from hftune.suggest import closest
 
 Source = Callable[[str], str]
 """Gives the origin of a dotted path, for the reader of an error."""
-
-OTHER_NAMES = {
-    "lr": "train.learning_rate",
-    "num_train_epochs": "train.epochs",
-    "per_device_train_batch_size": "train.batch_size",
-    "per_device_eval_batch_size": "train.eval_batch_size",
-    "gradient_accumulation_steps": "train.accumulation",
-    "lr_scheduler_type": "train.schedule",
-    "warmup_ratio": "train.warmup",
-    "warmup_steps": "train.warmup",
-    "optim": "train.optimizer",
-    "fp16": "train.precision",
-    "bf16": "train.precision",
-    "torch_compile": "train.compile",
-    "early_stopping_patience": "train.patience",
-    "logging_steps": "train.log_steps",
-    "save_total_limit": "train.keep_checkpoints",
-    "dataloader_num_workers": "train.workers",
-    "model_name_or_path": "model.name",
-    "metric_for_best_model": "task.select_by",
-    "dataset": "data.name",
-    "max_seq_length": "data.max_length",
-    "hub_model_id": "hub.push_to",
-    "push_to_hub": "hub.push_to",
-}
-"""What other tools call our settings; only ever used to say "did you mean"."""
 
 
 def check(values: Mapping[str, Any], source: Source) -> tuple[dict[str, Section], list[Problem]]:
@@ -82,7 +58,7 @@ def check(values: Mapping[str, Any], source: Source) -> tuple[dict[str, Section]
             problems.append(_not_a_section(name, given, source(name)))
             continue
         if name == "model":
-            given = {"name": task_class(task).default_model, **(given or {})}
+            given = {"model_name_or_path": task_class(task).default_model, **(given or {})}
         made, found = _check_section(
             name, dict(given or {}), source, default_kind(name, task) if section_kinds(name) else None
         )
@@ -103,7 +79,7 @@ def got(value: Any) -> str:
 
 
 def _not_a_section(name: str, given: Any, source: str) -> Problem:
-    key = "kind" if section_kinds(name) else "name" if name == "model" else None
+    key = "kind" if section_kinds(name) else "model_name_or_path" if name == "model" else None
     hint = f"Did you mean {name}.{key}: {given}?" if key and isinstance(given, str) else ""
     return Problem(name, f"expected settings below this key, got {got(given)}", hint, source)
 
@@ -133,6 +109,10 @@ def _check_section(
         kind = asked
     section_type = section_class(name, kind)
     problems = list(_bools_for_numbers(name, section_type, given, source))
+    for key, message, hint in list(section_type.undeclared(given)):
+        path = f"{name}.{key}"
+        hint = hint or ("" if key in argument_fields() else _suggestion(key, path, settings(section_type, f"{name}.")))
+        problems.append(Problem(path, message, hint, source(path)))
     for problem in problems:
         given.pop(problem.path.partition(".")[2])
     try:
@@ -228,14 +208,12 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
     if near := closest(word, by_leaf, cutoff=0.7):
         return f"Did you mean {by_leaf[near]}?"
-    if word in OTHER_NAMES:
-        return f"Did you mean {OTHER_NAMES[word]}?"
+    if word in spellings(None):
+        return f"Did you mean {spellings(None)[word]}?"
     same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
     if near := closest(word, same, cutoff=0.75):
         return f"Did you mean {same[near]}?"
     elsewhere = {setting.rpartition(".")[2]: setting for setting in reversed(everywhere)}
     if near := closest(word, elsewhere, cutoff=0.75) or closest(word, by_leaf):
         return f"Did you mean {by_leaf.get(near) or elsewhere[near]}?"
-    if "." in path and path.startswith("train."):
-        return "A TrainingArguments field goes below train.extra."
     return f"Known here: {', '.join(sorted(by_leaf))}."

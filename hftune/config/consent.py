@@ -28,7 +28,7 @@ def used_model(
     """The model that a command uses, and whose code may run to load it, from the flags of the command."""
     trust: Trust = {"trust_remote_code": bool(trust_remote_code), "trust_base_code": trust_base_code}
     try:
-        return ModelSection(name=name, revision=revision, **trust)
+        return ModelSection(model_name_or_path=name, model_revision=revision, **trust)
     except ValidationError as error:
         expected = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise HftuneError(
@@ -54,7 +54,7 @@ def refuse_unasked(recipe: Recipe, typed: Collection[str]) -> None:
     """
     model = recipe.model
     if model.trust_remote_code and "model.trust_remote_code" not in typed:
-        raise _unasked(f"run Python code that comes with {model.name}", "--trust-remote-code")
+        raise _unasked(f"run Python code that comes with {model.model_name_or_path}", "--trust-remote-code")
     if model.trust_base_code and "model.trust_base_code" not in typed:
         raise _unasked(f"run Python code of {model.trust_base_code}", f"--trust-base-code {model.trust_base_code}")
     metrics = recipe.task.metrics if isinstance(recipe.task, ClassifyTask) else ()

@@ -13,8 +13,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from hftune.config.recipe import Recipe
-from hftune.config.section import Section
+from hftune.config.section import Flag, Section
 from hftune.config.task import Task
+from hftune.config.training_arguments import argument_fields
 
 _PLAIN_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -106,6 +107,42 @@ def all_settings() -> dict[str, list[str | None]]:
         for kind, section_type in known.items():
             for path in settings(section_type, f"{section}."):
                 found.setdefault(path, []).append(kind)
+    return found
+
+
+def flag_of(field: FieldInfo) -> Flag:
+    """How a setting appears on the command line."""
+    return next((part for part in field.metadata if isinstance(part, Flag)), Flag())
+
+
+def owners(task: str | None) -> Iterator[tuple[str, type[Section]]]:
+    """The section classes of a kind of task (of any where None), and the section of each.
+
+    Where two of them have a setting of the same name, the name alone means that of the first.
+    """
+    tasks = section_kinds("task") if task is None else {task: section_kinds("task")[task]}
+    data = section_kinds("data") if task is None else {"": section_kinds("data")[data_kind(task)]}
+    for section, known in (("task", tasks), ("data", data), ("method", section_kinds("method"))):
+        for section_type in known.values():
+            yield section, section_type
+    for section in ("train", "model", "hub"):
+        yield section, section_class(section, None)
+
+
+def spellings(task: str | None) -> dict[str, str]:
+    """Every name by which a setting can be given without its section, with underscores, and its dotted path.
+
+    Args:
+        task: The kind of task; None knows the settings of all.
+    """
+    found = {"method": "method.kind"}
+    for section, section_type in owners(task):
+        for name, field in section_type.model_fields.items():
+            if name != "kind":
+                for spelling in (name, *flag_of(field).names):
+                    found.setdefault(spelling.replace("-", "_"), f"{section}.{name}")
+    for name in argument_fields():
+        found.setdefault(name, f"train.{name}")
     return found
 
 

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
-from hftune.config.section import Section
+from hftune.config.section import Flag, Section
 
 SCRATCH = "scratch:"
 MINGPT = f"{SCRATCH}mingpt"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+WHAT = "Model, data and method"
+SHAPE = (
+    "attention",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "block_size",
+)
+"""Settings that are fields of the model's configuration."""
+NOT_MINGPT = ("max_position_embeddings",)
+MINGPT_ONLY = ("attention", "block_size")
+TOKENIZER_TYPES = {"mingpt": ("char", "bpe"), "gpt2": ("bpe",), "roberta": ("bpe",)}
+"""What a preset can read, by the beginning of its name; the others, which are BERTs, read wordpiece."""
 
 
 class Trust(TypedDict):
@@ -32,31 +47,37 @@ def is_at_commit(text: str) -> bool:
 
 
 class ModelSection(Section):
-    """A model by Hub id, by path, or ``scratch:<preset>`` for fresh weights."""
+    """A model by Hub id, by path, or ``scratch:<preset>`` for random initialization."""
 
-    name: str = "scratch:bert-tiny"
+    model_name_or_path: Annotated[str, Flag("model", group=WHAT, metavar="NAME")] = "scratch:bert-tiny"
     """A Hub id, a folder, an hftune run, or scratch:<preset>."""
-    revision: str | None = None
+    model_revision: Annotated[str | None, Flag("revision")] = None
     """Branch, tag or commit on the Hub."""
-    tokenizer: str | None = None
+    model_type: str | None = None
+    """Architecture that the checkpoint must have, as in bert; another one is refused."""
+    tokenizer_name: Annotated[str | None, Flag("tokenizer")] = None
     """Tokenizer to use instead of the model's own: a Hub id or a folder."""
-    vocabulary: Literal["characters", "pieces"] | None = None
-    """What a fresh minGPT reads for task.kind span and answer: characters, or pieces of words that are learned from the
-    text (byte-level BPE); characters where not given. Task.kind clm always learns pieces."""
+    tokenizer_type: Literal["char", "bpe", "wordpiece"] | None = None
+    """Tokenizer to train for a model from scratch. minGPT: char (the default) or bpe, and bpe for causal language
+    modeling; BERT: wordpiece; RoBERTa and GPT-2: bpe."""
     vocab_size: int = Field(default=4000, ge=300)
-    """Size of the vocabulary that is learned for a scratch model; a minGPT that reads characters learns none."""
+    """Vocabulary size of the tokenizer that is trained for a model from scratch; char has one token per character."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Dropout of hidden states, attention and classifier; the checkpoint's own where not given."""
+    """Dropout of hidden states, attention and classifier; the checkpoint's own by default."""
     attention: Literal["vanilla", "rope", "synthesizer", "performer", "bigbird", "linformer"] | None = None
-    """How a fresh minGPT attends; vanilla where not given."""
-    layers: int | None = Field(default=None, ge=1)
-    """Blocks of a fresh minGPT; the preset's where not given."""
-    heads: int | None = Field(default=None, ge=1)
-    """Attention heads of a fresh minGPT; they divide its width."""
-    width: int | None = Field(default=None, ge=2)
-    """Width of a fresh minGPT."""
-    block: int | None = Field(default=None, ge=8)
-    """Most tokens that a fresh minGPT reads and writes in one sequence."""
+    """Attention of a minGPT from scratch; vanilla by default."""
+    num_hidden_layers: int | None = Field(default=None, ge=1)
+    """Number of layers of a model from scratch; the preset's by default."""
+    num_attention_heads: int | None = Field(default=None, ge=1)
+    """Number of attention heads of a model from scratch; must divide hidden_size."""
+    hidden_size: int | None = Field(default=None, ge=2)
+    """Hidden size of a model from scratch."""
+    intermediate_size: int | None = Field(default=None, ge=1)
+    """Width of the feed-forward layers of a model from scratch."""
+    max_position_embeddings: int | None = Field(default=None, ge=8)
+    """Longest sequence of a BERT or RoBERTa from scratch, in tokens."""
+    block_size: int | None = Field(default=None, ge=8)
+    """Longest sequence of a minGPT from scratch, in tokens."""
     trust_remote_code: bool = False
     """Run Python code that comes with the checkpoint."""
     trust_base_code: str | None = None
@@ -64,25 +85,18 @@ class ModelSection(Section):
 
     @property
     def from_scratch(self) -> bool:
-        """Whether the weights start fresh."""
-        return self.name.startswith(SCRATCH)
+        """Whether the weights are initialized at random."""
+        return self.model_name_or_path.startswith(SCRATCH)
 
     @property
-    def fresh_mingpt(self) -> bool:
-        """Whether this is a minGPT whose weights start fresh."""
-        return self.name == MINGPT or self.name.startswith(f"{MINGPT}-")
-
-    @property
-    def reads_pieces(self) -> bool:
-        """Whether a fresh minGPT is to learn pieces where it would read characters."""
-        return self.vocabulary == "pieces"
+    def scratch_mingpt(self) -> bool:
+        """Whether this is a minGPT from scratch."""
+        return self.model_name_or_path == MINGPT or self.model_name_or_path.startswith(f"{MINGPT}-")
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What is asked for of a fresh minGPT's shape."""
-        asked: dict[str, Any] = {"attention": self.attention, "layers": self.layers, "heads": self.heads}
-        asked |= {"width": self.width, "block": self.block}
-        return {name: value for name, value in asked.items() if value is not None}
+        """The fields of the configuration that are set, for a model from scratch."""
+        return {name: value for name in SHAPE if (value := getattr(self, name)) is not None}
 
     @property
     def trust(self) -> Trust:
@@ -95,7 +109,7 @@ class ModelSection(Section):
 
         A whole model has it in its folder. An adapter names this model as its base.
         """
-        base = f"{self.name}@{self.revision}"
+        base = f"{self.model_name_or_path}@{self.model_revision}"
         return {
             "trust_remote_code": self.trust_remote_code or self.trust_base_code is not None,
             "trust_base_code": base if self.trust_remote_code and is_at_commit(base) else None,
@@ -110,11 +124,20 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> ModelSection:
-        if self.vocabulary is not None and self.tokenizer is not None:
+        name = self.model_name_or_path
+        if self.tokenizer_type is not None and self.tokenizer_name is not None:
             raise ValueError(
-                f"vocabulary and tokenizer both say what is read ({self.tokenizer}); leave one of them out"
+                f"tokenizer_type trains a tokenizer and tokenizer_name takes {self.tokenizer_name}; set one of them"
             )
-        asked = [*self.shape, *(["vocabulary"] if self.vocabulary else [])]
-        if asked and not self.fresh_mingpt:
-            raise ValueError(f"{', '.join(asked)} can be set for {MINGPT} only; {self.name} brings its own")
+        asked = [*self.shape, *(["tokenizer_type"] if self.tokenizer_type else [])]
+        if asked and not self.from_scratch:
+            raise ValueError(f"{', '.join(asked)} can be set for a model from scratch only; {name} brings its own")
+        kinds = next((known for preset, known in TOKENIZER_TYPES.items() if name.startswith(SCRATCH + preset)), None)
+        kinds = kinds or ("wordpiece",)
+        if self.tokenizer_type not in (None, *kinds):
+            raise ValueError(f"{name} reads {' or '.join(kinds)}; got tokenizer_type {self.tokenizer_type}")
+        other = [one for one in self.shape if one in (NOT_MINGPT if self.scratch_mingpt else MINGPT_ONLY)]
+        if other:
+            known = [one for one in SHAPE if one not in (NOT_MINGPT if self.scratch_mingpt else MINGPT_ONLY)]
+            raise ValueError(f"{name} has no {', '.join(other)}; it has {', '.join(known)}")
         return self

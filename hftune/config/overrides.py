@@ -26,7 +26,9 @@ def parse_sets(sets: Sequence[str]) -> tuple[list[tuple[str, Any]], list[Problem
         key, equals, written = text.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")):
-            problems.append(Problem("", f"expected KEY=VALUE, got {text!r}", "Write --set train.epochs=2.", "--set"))
+            problems.append(
+                Problem("", f"expected KEY=VALUE, got {text!r}", "Write --set train.num_train_epochs=2.", "--set")
+            )
             continue
         try:
             pairs.append((key, parse(written, "--set")[0]))
@@ -117,10 +119,10 @@ def _without_anothers_steps(
     # Of a method that there is not, the check says so.
     changed = method["kind"] in section_kinds("method") and method["kind"] != (stated or default_kind("method"))
     typed = given.get("train")
-    muon = train.get("optimizer") == "muon" and method["kind"] != "full"
+    muon = train.get("optim") == "muon" and method["kind"] != "full"
     anothers = [
         key
-        for key, matters in (("learning_rate", True), ("optimizer", muon))
+        for key, matters in (("learning_rate", True), ("optim", muon))
         if matters and key in train and not (isinstance(typed, Mapping) and key in typed)
     ]
     if changed and anothers and isinstance(merged.get("train"), dict):

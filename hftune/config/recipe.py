@@ -12,12 +12,12 @@ from hftune.config.method import FullMethod, MethodSection
 from hftune.config.model import ModelSection
 from hftune.config.section import Section
 from hftune.config.task import ClassifyTask, Task, TaskSection
-from hftune.config.train import TrainSection
+from hftune.config.train import MUON, TrainSection
 
 PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
 MUON_SCRATCH_LEARNING_RATE = 4e-3
-"""Of fresh weights under Muon; pretrained ones take the method's, since Muon's steps are as large as AdamW's."""
+"""Of a model from scratch under Muon; a pretrained one takes the method's: Muon's steps are as large as AdamW's."""
 
 
 def _task_of(made: dict[str, Any]) -> Task:
@@ -28,7 +28,7 @@ def _task_of(made: dict[str, Any]) -> Task:
 
 def _model_for(made: dict[str, Any]) -> ModelSection:
     """The model section of a recipe that states none."""
-    return ModelSection(name=_task_of(made).default_model)
+    return ModelSection(model_name_or_path=_task_of(made).default_model)
 
 
 def _data_for(made: dict[str, Any]) -> Any:
@@ -42,15 +42,15 @@ class Recipe(Section):
     """Everything that decides a run. The copy in the run directory gives the same run again."""
 
     task: TaskSection = Field(default_factory=ClassifyTask)
-    """What is predicted and scored."""
+    """What is predicted and how it is scored."""
     data: DataSection = Field(default_factory=_data_for)
-    """Where rows come from."""
+    """Where the examples come from."""
     model: ModelSection = Field(default_factory=_model_for)
-    """Which network."""
+    """Which model is trained."""
     method: MethodSection = Field(default_factory=FullMethod)
-    """Which weights move: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit."""
+    """Which parameters are trained: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit."""
     train: TrainSection = Field(default_factory=TrainSection)
-    """How they move."""
+    """How it is trained: the fields of TrainingArguments."""
     hub: HubSection = Field(default_factory=HubSection)
     """Where the result is published."""
 
@@ -62,48 +62,57 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> Recipe:
-        """A setting that has no effect beside the others is a mistake of whoever wrote it."""
-        fresh, model = self.model.from_scratch, self.model
+        """A setting that has no effect next to the others is a mistake in the recipe."""
+        scratch, model = self.model.from_scratch, self.model
+        name = model.model_name_or_path
         default_size = ModelSection.model_fields["vocab_size"].default
-        if not fresh and model.vocab_size != default_size:
-            raise ValueError("model.vocab_size is for scratch models; a pretrained one has its vocabulary")
-        if self.task.kind == "clm" and model.vocabulary is not None:
+        if not scratch and model.vocab_size != default_size:
+            raise ValueError("model.vocab_size is for models from scratch; a pretrained one has its vocabulary")
+        if self.task.kind == "clm" and model.tokenizer_type == "char":
+            raise ValueError("task.kind clm trains a bpe tokenizer; leave model.tokenizer_type out")
+        characters = model.scratch_mingpt and self.task.kind != "clm" and model.tokenizer_type != "bpe"
+        if characters and model.vocab_size != default_size:
+            if model.tokenizer_name is not None:
+                raise ValueError(
+                    f"model.vocab_size is for a trained tokenizer; tokenizer_name is {model.tokenizer_name}"
+                )
             raise ValueError(
-                "model.vocabulary is for task.kind span and answer; clm learns pieces, of model.vocab_size"
+                f"model.vocab_size can't be set for {name} and task.kind {self.task.kind}, which read the characters "
+                "of the text; model.tokenizer_type=bpe trains a vocabulary"
             )
-        learns_none = model.fresh_mingpt and self.task.kind != "clm" and not model.reads_pieces
-        if learns_none and model.vocab_size != default_size:
-            if model.tokenizer is not None:
-                raise ValueError(f"model.vocab_size is for a vocabulary that is learned; {model.tokenizer} is there")
-            raise ValueError(
-                f"model.vocab_size can't be set for {model.name} and task.kind {self.task.kind}: its vocabulary are "
-                "the characters of the text; model.vocabulary=pieces learns one"
-            )
-        if fresh and model.revision is not None:
-            raise ValueError("model.revision is for models of the Hub; a scratch model has none")
-        brought = model.tokenizer or (None if fresh else model.name)
+        if scratch and model.model_revision is not None:
+            raise ValueError("model.model_revision is for models of the Hub; a model from scratch has none")
+        if scratch and model.model_type is not None:
+            raise ValueError(f"model.model_type is checked against a checkpoint; {name} names its architecture")
+        brought = model.tokenizer_name or (None if scratch else name)
         if isinstance(self.data, QuestionData) and self.data.corpus is not None and brought is not None:
-            raise ValueError(f"data.corpus is for the vocabulary of a fresh model; {brought} has one of its own")
+            raise ValueError(f"data.corpus is for the tokenizer of a model from scratch; {brought} has its own")
         if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and self.task.kind != "mlm":
-            raise ValueError("data.documents labeled, the texts of labeled rows, is for task.kind mlm")
-        if self.hub.push_to is None and self.hub != HubSection():
-            raise ValueError("hub.private, hub.revision and hub.push_each_best do nothing without hub.push_to")
-        if self.train.optimizer == "muon" and self.method.kind != "full":
-            raise ValueError(f"train.optimizer muon is for method.kind full; {self.method.kind} moves no whole matrix")
+            raise ValueError("data.documents labeled, the texts of labeled examples, is for task.kind mlm")
+        if (
+            not self.hub.pushes
+            and self.hub.model_copy(update={"push_to_hub": None, "hub_model_id": None}) != HubSection()
+        ):
+            raise ValueError("hub_strategy, hub_private_repo and hub_revision do nothing without hub.push_to_hub")
+        if self.train.optim == MUON and self.method.kind != "full":
+            raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
+        if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
+            raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self
 
     @model_validator(mode="after")
     def _fill_what_depends_on_other_sections(self) -> Recipe:
-        """Learning rate and epochs depend on method and model; a resolved recipe states them as numbers."""
-        fresh = self.model.from_scratch
+        """Learning rate, epochs and metric depend on task, method and model; a resolved recipe states them."""
+        scratch, method = self.model.from_scratch, self.method
         filled: dict[str, Any] = {}
         if self.train.learning_rate is None:
-            method = self.method
-            filled["learning_rate"] = method.scratch_learning_rate if fresh else method.pretrained_learning_rate
-            if fresh and self.train.optimizer == "muon":
+            filled["learning_rate"] = method.scratch_learning_rate if scratch else method.pretrained_learning_rate
+            if scratch and self.train.optim == MUON:
                 filled["learning_rate"] = MUON_SCRATCH_LEARNING_RATE
-        if self.train.epochs is None:
-            filled["epochs"] = SCRATCH_EPOCHS if fresh else PRETRAINED_EPOCHS
+        if self.train.num_train_epochs is None:
+            filled["num_train_epochs"] = SCRATCH_EPOCHS if scratch else PRETRAINED_EPOCHS
+        if self.train.metric_for_best_model is None:
+            filled["metric_for_best_model"] = self.task.default_metric
         # The model is frozen for its users; here it is still being made.
         if filled:
             object.__setattr__(self, "train", self.train.model_copy(update=filled))

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from hftune.errors import HftuneError
 
 
+class Flag:
+    """How a setting appears on the command line, beside ``--`` and its own name.
+
+    A setting with a group is listed by ``--help`` under that heading; the others by ``--help-all``.
+    """
+
+    def __init__(self, *names: str, group: str | None = None, metavar: str | None = None) -> None:
+        """``names`` are further spellings, with dashes and without the leading ones; the first is shown."""
+        self.names, self.group, self.metavar = names, group, metavar
+
+
 class Section(BaseModel):
     """Base of all recipe sections; unknown keys are errors, field docstrings become ``--help`` and schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @classmethod
+    def undeclared(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with keys that are no declared field: key, message and hint.
+
+        Nothing here: a plain section forbids such keys, and pydantic names them.
+        """
+        return iter(())
 
 
 Wanted = TypeVar("Wanted", bound=Section)
@@ -25,9 +45,9 @@ def expect(section: Section, wanted: type[Wanted]) -> Wanted:
         HftuneError: It is of another kind.
     """
     if not isinstance(section, wanted):
-        asked, got = (words.model_fields["kind"].default for words in (wanted, type(section)))
+        expected, got = (one.model_fields["kind"].default for one in (wanted, type(section)))
         raise HftuneError(
-            f"expected settings of kind {asked}; got {got}",
+            f"expected settings of kind {expected}; got {got}",
             hint="use the command that belongs to this kind; `hftune --help` lists them",
         )
     return section

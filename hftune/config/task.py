@@ -9,22 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from hftune.config.section import Section
-
-LOWER_IS_BETTER = frozenset(
-    {
-        "loss",
-        "span_loss",
-        "ece",
-        "aurc",
-        "perplexity",
-        "word_perplexity",
-        "mean_absolute_error",
-        "bits_per_byte",
-        "bits_per_character",
-    }
-)
-"""Scores of which less is better."""
+from hftune.config.data import DATA
+from hftune.config.section import Flag, Section
 
 
 class Task(Section):
@@ -39,18 +25,12 @@ class Task(Section):
     held_out: ClassVar[float] = 0.1
     """Share of a corpus that is held out as validation where the recipe does not say."""
 
-    kind: str
-    select_by: str
-    """The validation score by which the best checkpoint is chosen."""
-    select_mode: Literal["auto", "max", "min"] = "auto"
-    """Whether a higher (max) or a lower (min) value of select_by is better; auto knows the built-in ones."""
-    baselines: bool = True
-    """Score simple baselines on the same splits; false leaves them out, to save time or memory."""
+    default_metric: ClassVar[str]
+    """The validation metric that selects the best checkpoint unless train.metric_for_best_model names another."""
 
-    @property
-    def greater_is_better(self) -> bool:
-        """Whether a higher value of select_by is better."""
-        return self.select_by not in LOWER_IS_BETTER if self.select_mode == "auto" else self.select_mode == "max"
+    kind: str
+    baselines: bool = True
+    """Score simple baselines on the same splits; false saves time and memory."""
 
 
 class ClassifyTask(Task):
@@ -58,14 +38,11 @@ class ClassifyTask(Task):
 
     data_kind: ClassVar[str] = "labeled"
     command: ClassVar[str] = "classify"
+    default_metric: ClassVar[str] = "accuracy"
 
     kind: Literal["classify"] = "classify"
-    select_by: str = "accuracy"
-    """The validation score by which the best checkpoint is chosen."""
     metrics: tuple[str, ...] = ()
     """Further metrics: built-in ones, the path of a script for ``evaluate.load``, or NAME@COMMIT on the Hub."""
-    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the target probability that is spread over all labels."""
     class_weights: Literal["auto"] | dict[str, float] | None = None
     """Weight of each label in the loss, by label name; auto weighs by inverse frequency."""
 
@@ -75,26 +52,24 @@ class SpanTask(Task):
 
     data_kind: ClassVar[str] = "corpus"
     command: ClassVar[str] = "pretrain"
+    default_metric: ClassVar[str] = "loss"
     default_model: ClassVar[str] = "scratch:mingpt"
     held_out: ClassVar[float] = 0.0
     """Nothing: what a document says is learned from that document alone, so each one left out is knowledge lost."""
 
     kind: Literal["span"] = "span"
-    select_by: str = "loss"
-    """The validation score by which the best checkpoint is chosen."""
-    shortest: int = Field(default=4, ge=4)
-    """Fewest tokens (characters, or pieces: see model.vocabulary) to which a document is cut; a shorter one is taken
-    whole."""
-    longest_share: float = Field(default=0.875, gt=0.0, lt=1.0)
-    """Most tokens to which a document is cut, as a share of the model's block."""
-    span_share: float = Field(default=0.25, gt=0.0, lt=1.0)
-    """Share of the cut document that is taken out, on average."""
-    spans: int = Field(default=1, ge=1)
-    """Pieces that are taken out of a document; they share span_share."""
-    window: Literal["start", "anywhere"] = "start"
-    """Which part of a document is kept when it is cut: its start, or a piece from anywhere, another in each epoch."""
+    min_document_length: int = Field(default=4, ge=4)
+    """Minimum length, in tokens, to which a document is truncated; a shorter one is taken whole."""
+    max_prefix_ratio: float = Field(default=0.875, gt=0.0, lt=1.0)
+    """Maximum length to which a document is truncated, as a ratio of the model's block_size."""
+    corruption_rate: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Ratio of the tokens of a document that are masked, on average."""
+    num_spans: int = Field(default=1, ge=1)
+    """Number of masked spans in a document; they share corruption_rate."""
+    crop: Literal["start", "random"] = "start"
+    """Which part of a truncated document is kept: its start, or a random part, another one in each epoch."""
     short_documents: Literal["refuse", "drop"] = "refuse"
-    """What is done about documents of fewer than 4 characters, which have no room for a span."""
+    """What to do with documents of fewer than 4 characters, which have no room for a span."""
 
 
 class ClmTask(Task):
@@ -102,20 +77,19 @@ class ClmTask(Task):
 
     data_kind: ClassVar[str] = "corpus"
     command: ClassVar[str] = "pretrain"
+    default_metric: ClassVar[str] = "loss"
     default_model: ClassVar[str] = "scratch:mingpt"
     held_out: ClassVar[float] = 0.02
 
     kind: Literal["clm"] = "clm"
-    select_by: str = "loss"
-    """The validation score by which the best checkpoint is chosen."""
     block_size: int | None = Field(default=None, ge=4)
-    """Tokens of a block; all that the model has positions for, at most 1024, where not given."""
+    """Number of tokens in a block; the model's maximum by default, at most 1024."""
     stride: int | None = Field(default=None, ge=1)
-    """Tokens between the beginnings of two blocks in scoring: fewer give each token more context, and cost more."""
+    """Number of tokens between the starts of two blocks in evaluation; fewer give each token more context."""
     prompts: tuple[str, ...] = ("",)
-    """What the model goes on from at each evaluation; an empty one begins a document."""
-    sample_tokens: int = Field(default=60, ge=0)
-    """Tokens of each such sample; 0 writes none."""
+    """Prompts from which text is generated at each evaluation; an empty one starts a document."""
+    max_new_tokens: int = Field(default=60, ge=0)
+    """Tokens to generate for each prompt; 0 generates nothing."""
 
 
 class AnswerTask(Task):
@@ -123,20 +97,19 @@ class AnswerTask(Task):
 
     data_kind: ClassVar[str] = "questions"
     command: ClassVar[str] = "finetune"
+    default_metric: ClassVar[str] = "exact_match"
     default_model: ClassVar[str] = "scratch:mingpt"
 
     kind: Literal["answer"] = "answer"
-    select_by: str = "exact_match"
-    """The validation score by which the best checkpoint is chosen."""
 
 
 class MaskedText(Section):
     """How text is masked for a masked language model."""
 
     mlm_probability: float = Field(default=0.15, gt=0.0, lt=1.0)
-    """Share of the tokens that must be predicted: 80 % of them masked, 10 % replaced, 10 % left as they are."""
-    whole_word: bool = False
-    """Choose whole words, not single tokens."""
+    """Probability of masking a token: 80 % become [MASK], 10 % a random token, 10 % stay."""
+    whole_word_mask: bool = False
+    """Mask whole words instead of single tokens."""
 
 
 class JointTask(MaskedText, ClassifyTask):
@@ -147,11 +120,11 @@ class JointTask(MaskedText, ClassifyTask):
 
     kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # a classification task, but another kind
     mlm_alpha: float = Field(default=1.0, ge=0.0)
-    """Weight of the masked language model's loss beside the classifier's; 0 leaves unlabeled text out altogether."""
+    """Weight of the MLM loss, added to the classification loss; 0 reads no unlabeled text."""
     mlm_alpha_end: float | None = Field(default=None, ge=0.0)
-    """The weight that it moves to in a straight line by the last update; constant where not given."""
+    """Weight of the MLM loss at the last step, reached linearly; constant by default."""
     mlm_batch_size: int | None = Field(default=None, ge=1)
-    """Unlabeled examples in one forward pass on one device; as many as labeled ones where not given."""
+    """Unlabeled examples in a batch on one device; per_device_train_batch_size by default."""
 
     def alpha_at(self, done: float) -> float:
         """The weight of the second loss when this share of the training is done."""
@@ -169,14 +142,13 @@ class MlmTask(MaskedText, Task):
 
     data_kind: ClassVar[str] = "corpus"
     command: ClassVar[str] = "pretrain"
+    default_metric: ClassVar[str] = "perplexity"
 
     kind: Literal["mlm"] = "mlm"
-    select_by: str = "perplexity"
-    """The validation score by which the best checkpoint is chosen."""
-    max_length: int = Field(default=128, ge=3)
-    """Tokens kept of each line, special tokens among them."""
+    max_seq_length: Annotated[int, Flag("max-length", group=DATA)] = Field(default=128, ge=3)
+    """Maximum length of an example in tokens, special tokens included; longer ones are truncated."""
     block_size: int | None = Field(default=None, ge=3)
-    """Join all lines and cut them into blocks of this many tokens; one example a line where not given."""
+    """Concatenate all lines and split them into blocks of this many tokens; one example per line by default."""
 
 
 TaskSection = Annotated[

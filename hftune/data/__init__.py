@@ -55,8 +55,8 @@ def load(section: LabeledData) -> Splits:
     Raises:
         HftuneError: the rows can't be found, read or trained on.
     """
-    if section.name in DATASETS:
-        section = DATASETS[section.name].columns(section)
+    if section.dataset_name in DATASETS:
+        section = DATASETS[section.dataset_name].columns(section)
     files, notes = _files(section)
     made = kept(section, files, lambda: _splits(section, *_tables(section, files)))
     return replace(made, notes=(*notes, *made.notes))
@@ -84,8 +84,8 @@ def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) ->
         notes.append("test has no labels: it gets predictions and no scores")
 
     notes += _make_missing(rows, section)
-    if section.labels is not None:
-        rows["train"] = _subset(rows["train"], section.labels, section.split_seed, len(set(trained)), notes)
+    if section.max_train_samples is not None:
+        rows["train"] = _subset(rows["train"], section.max_train_samples, section.split_seed, len(set(trained)), notes)
     hashes = {split: fingerprint(part, labels) for split, part in rows.items()}
     built = {split: as_dataset(part, labels, hashes[split]) for split, part in rows.items()}
     return Splits(
@@ -93,7 +93,7 @@ def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) ->
         validation=built["validation"],
         test=built.get("test"),
         labels=labels,
-        source=section.name,
+        source=section.dataset_name,
         fingerprints=hashes,
         notes=tuple(notes),
     )
@@ -106,7 +106,7 @@ def load_joint(section: JointData) -> JointSplits:
         HftuneError: either can't be found, read or trained on.
     """
     splits = load(section)
-    whole = splits if section.labels is None else load(section.model_copy(update={"labels": None}))
+    whole = splits if section.max_train_samples is None else load(section.model_copy(update={"labels": None}))
     return with_unlabeled(splits, whole, section, DATASETS)
 
 
@@ -123,12 +123,12 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
     Raises:
         HftuneError: the text can't be found, read or trained on.
     """
-    known = DATASETS.get(section.name)
+    known = DATASETS.get(section.dataset_name)
     if known is None and section.documents != "labeled":
         return load_corpus(section, shortest=shortest, drop_short=drop_short, known=list(DATASETS))
     if section.documents not in (None, "labeled"):
         raise HftuneError(
-            f"data.documents is {section.documents!r}, but {section.name} has one text a row",
+            f"data.documents is {section.documents!r}, but {section.dataset_name} has one text a row",
             hint="leave data.documents out",
         )
     shared = {name: value for name, value in section.model_dump().items() if name in LabeledData.model_fields}
@@ -137,13 +137,13 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
     notes = list(splits.notes)
     if known is not None and known.unlabeled is not None and section.documents != "labeled":
         texts["train"] = read_lines(known.folder / known.unlabeled)
-        notes.append(f"train is the {len(texts['train']):,} unlabeled texts of {section.name}")
+        notes.append(f"train is the {len(texts['train']):,} unlabeled texts of {section.dataset_name}")
     return Corpus(
         train=tuple(texts["train"]),
         validation=tuple(texts["validation"]),
         test=tuple(texts["test"]) if "test" in texts else None,
         validation_is_train=False,
-        source=section.name,
+        source=section.dataset_name,
         notes=tuple(notes),
     )
 
@@ -162,15 +162,17 @@ def load_split(section: LabeledData, split: str | None, labels: Sequence[str]) -
     Raises:
         HftuneError: the rows can't be found or read, or have a label that the model does not know.
     """
-    if section.name in DATASETS:
-        section = DATASETS[section.name].columns(section)
+    if section.dataset_name in DATASETS:
+        section = DATASETS[section.dataset_name].columns(section)
     files, _ = _files(section)
     tables, _ = _tables(section, files, needs_train=False)
     single = len(tables) == 1
     split = split or ("all" if single else "test")
     if split not in tables and not (single and split == "all"):
         choices = "all" if single else ", ".join(tables)
-        raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
+        raise HftuneError(
+            f"{quote(section.dataset_name)} has no {split} split", hint=f"choose one with --split: {choices}"
+        )
     split_name = next(iter(tables)) if split == "all" else split
     roles = find_roles(tables.get("train", tables[split_name]), section)
     tables, _ = with_label_text(tables, roles.label)
@@ -187,28 +189,32 @@ def load_split(section: LabeledData, split: str | None, labels: Sequence[str]) -
 
 def _files(section: LabeledData) -> tuple[Files, list[str]]:
     """The files of each split, of an embedded folder or a path; none where the rows come from the Hub."""
-    path = as_path(section.name)
+    path = as_path(section.dataset_name)
     notes: list[str] = []
-    embedded = DATASETS.get(section.name)
+    embedded = DATASETS.get(section.dataset_name)
     if embedded is not None:
         if path is not None:
-            notes.append(f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}")
+            notes.append(
+                f"{section.dataset_name} is the embedded dataset; the one in this folder would be "
+                f"./{section.dataset_name}"
+            )
         files = embedded.split_files(section)
     elif path is not None:
         files = files_of(path, section)
-    elif section.name in CORPORA:
+    elif section.dataset_name in CORPORA:
         raise HftuneError(
-            f"{section.name} is an embedded text without labels",
-            hint=f"train on it with `hftune pretrain --corpus {section.name}`; labeled are {', '.join(DATASETS)}",
+            f"{section.dataset_name} is an embedded text without labels",
+            hint=f"train on it with `hftune pretrain --corpus {section.dataset_name}`; labeled are "
+            f"{', '.join(DATASETS)}",
         )
-    elif is_hub_id(section.name):
+    elif is_hub_id(section.dataset_name):
         return {}, notes
     else:
-        raise refuse_missing(section.name, list(DATASETS))
-    for option, value in (("subset", section.subset), ("revision", section.revision)):
+        raise refuse_missing(section.dataset_name, list(DATASETS))
+    for option, value in (("subset", section.dataset_config_name), ("revision", section.dataset_revision)):
         if value is not None:
             raise HftuneError(
-                f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
+                f"data.{option} is {quote(value)}, but {quote(section.dataset_name)} does not come from the Hub",
                 hint=f"leave data.{option} out",
             )
     return files, notes
@@ -220,7 +226,11 @@ def _tables(section: LabeledData, files: Files, *, needs_train: bool = True) -> 
         from hftune.data.hub import hub_tables
 
         return hub_tables(section, list(DATASETS), needs_train=needs_train)
-    named = [name for name in (section.text_column, section.pair_column, section.label_column) if name is not None]
+    named = [
+        name
+        for name in (section.text_column_name, section.text_pair_column_name, section.label_column_name)
+        if name is not None
+    ]
     return {split: joined([read_file(file, named) for file in paths]) for split, paths in files.items()}, []
 
 
@@ -261,12 +271,12 @@ def _subset(train: Rows, size: int, seed: int, classes: int, notes: list[str]) -
     """The labeled rows a low-label run trains on."""
     if size > len(train):
         raise HftuneError(
-            f"data.labels asks for {size:,} labeled rows, train has {len(train):,}",
-            hint=f"ask for at most {len(train)}, or leave --labels out to train on all",
+            f"data.max_train_samples asks for {size:,} labeled rows, train has {len(train):,}",
+            hint=f"ask for at most {len(train)}, or leave --max-train-samples out to train on all",
         )
     labels = train.labels or []
     chosen = train.take(subset(labels, size, seed))
-    check_classes(chosen.labels or [], f"the {size} rows of data.labels")
+    check_classes(chosen.labels or [], f"the {size} rows of data.max_train_samples")
     notes.append(f"train is {size:,} of {len(train):,} rows, stratified, seed {seed}")
     if size < classes:
         notes.append(f"{size} training rows can't show all {classes} labels")

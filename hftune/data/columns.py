@@ -93,31 +93,32 @@ def find_roles(table: Table, section: LabeledData) -> Roles:
         table: the training split.
         section: names the columns that shall not be guessed.
     """
-    label = find_label(table, section.label_column)
+    label = find_label(table, section.label_column_name)
     if label is None:
         raise HftuneError(
             f"{quote(table.where)} has no column that looks like a label; its columns are {listing(table.columns)}",
-            hint="name it with data.label_column (--label-column); a file without a header needs one",
+            hint="name it with data.label_column_name (--label-column); a file without a header needs one",
         )
     text, pair = _find_texts(table, section, label)
     if text is None:
         raise HftuneError(
             f"{quote(table.where)} has no column that looks like a text; its columns are {listing(table.columns)}",
-            hint="name it with data.text_column (--text-column); a file without a header needs one",
+            hint="name it with data.text_column_name (--text-column); a file without a header needs one",
         )
     used = [name for name in (text, pair, label) if name is not None]
     if len(set(used)) != len(used):
         raise HftuneError(
             f"one column of {quote(table.where)} would be used twice: text {quote(text)}, "
             f"pair {quote(pair)}, label {quote(label)}",
-            hint="name three different columns with data.text_column, data.pair_column and data.label_column",
+            hint="name three different columns with data.text_column_name, data.text_pair_column_name and "
+            "data.label_column_name",
         )
     return Roles(text=text, pair=pair, label=label)
 
 
 def unused_texts(table: Table, roles: Roles, section: LabeledData) -> list[str]:
     """A note about text columns of a Hub dataset that are not used, if the columns were found by their names."""
-    if not table.from_hub or (section.text_column is not None and section.pair_column is not None):
+    if not table.from_hub or (section.text_column_name is not None and section.text_pair_column_name is not None):
         return []
     used = {roles.text, roles.pair, roles.label, *(f"{roles.label}{ending}" for ending in NAME_ENDINGS)}
     unused = [
@@ -173,16 +174,16 @@ def _first_of(table: Table, names: tuple[str, ...], *, without: frozenset[str] =
 
 def _find_texts(table: Table, section: LabeledData, label: str | None) -> tuple[str | None, str | None]:
     """The text column, or None where no name fits, and for pairs the second."""
-    text = required(table, section.text_column, "text_column") if section.text_column is not None else None
-    if section.pair_column is None:
+    text = required(table, section.text_column_name, "text_column") if section.text_column_name is not None else None
+    if section.text_pair_column_name is None:
         for first, second in _pairs_in(table, label):
             if text in (None, first):
                 return first, second
         pair = None
-    elif section.pair_column == NO_PAIR:
+    elif section.text_pair_column_name == NO_PAIR:
         pair = None
     else:
-        pair = required(table, section.pair_column, "pair_column")
+        pair = required(table, section.text_pair_column_name, "pair_column")
         if text is None:
             text = next((first for first, second in _pairs_in(table, label) if second == pair), None)
     if text is None:

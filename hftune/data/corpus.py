@@ -1,7 +1,8 @@
 """Plain text in documents, split: what language models are pretrained on. Called by the tasks that do so.
 
 Knowledge that only one document holds can be learned from that document alone. So a task may ask for nothing to be held
-out (``data.validation_size`` 0): validation is then drawn from the training documents, and its score says what is remembered.
+out (``data.validation_size`` 0): validation is then drawn from the training documents, and its score says what is
+remembered.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class EmbeddedCorpus:
 
     def row_counts(self) -> dict[str, int]:
         """How many documents each split has."""
-        section = CorpusData(name=self.name)
+        section = CorpusData(dataset_name=self.name)
         return {
             split: len(read_documents(self.folder / file, section, self.documents))
             for split, file in self.files.items()
@@ -125,10 +126,11 @@ def load_corpus(
     else:
         validation, validation_is_train = _drawn(train, section.split_seed), True
         notes.append(
-            f"nothing is held out: validation is {count(len(validation), 'document')} of train, and tells what is remembered"
+            f"nothing is held out: validation is {count(len(validation), 'document')} of train, and tells what is "
+            "remembered"
         )
     test = splits["test"].texts if "test" in splits else None
-    return Corpus(train, validation, test, validation_is_train, section.name, tuple(notes))
+    return Corpus(train, validation, test, validation_is_train, section.dataset_name, tuple(notes))
 
 
 def _read(section: CorpusData, known: list[str]) -> tuple[dict[str, Documents], list[str]]:
@@ -160,20 +162,22 @@ def corpus_files(section: CorpusData) -> CorpusFiles | None:
     """The files of an embedded corpus or of a path; None for a name that can only be one of the Hub."""
     if section.documents == "labeled":
         raise HftuneError("documents are 'labeled' texts for masked words only", hint="use lines, paragraphs or file")
-    embedded, path = CORPORA.get(section.name), as_path(section.name)
+    embedded, path = CORPORA.get(section.dataset_name), as_path(section.dataset_name)
     if embedded is None and path is None:
-        if not is_hub_id(section.name) or ending_of(Path(section.name)) in PLAIN[:-1]:
-            raise refuse_missing(section.name, list(CORPORA))
+        if not is_hub_id(section.dataset_name) or ending_of(Path(section.dataset_name)) in PLAIN[:-1]:
+            raise refuse_missing(section.dataset_name, list(CORPORA))
         return None
-    for option, value in (("subset", section.subset), ("revision", section.revision)):
+    for option, value in (("subset", section.dataset_config_name), ("revision", section.dataset_revision)):
         if value is not None:
             raise HftuneError(
-                f"data.{option} is {quote(value)}, but {quote(section.name)} does not come from the Hub",
+                f"data.{option} is {quote(value)}, but {quote(section.dataset_name)} does not come from the Hub",
                 hint=f"leave data.{option} out",
             )
     notes: tuple[str, ...] = ()
     if embedded is not None and path is not None:
-        notes = (f"{section.name} is the embedded text; the one in this folder would be ./{section.name}",)
+        notes = (
+            f"{section.dataset_name} is the embedded text; the one in this folder would be ./{section.dataset_name}",
+        )
     files = _embedded_files(embedded, section) if embedded is not None else _own_files(path, section)
     documents = section.documents or (embedded.documents if embedded is not None else "lines")
     return CorpusFiles(files, documents, notes)
@@ -190,7 +194,7 @@ def _embedded_files(embedded: EmbeddedCorpus, section: CorpusData) -> Files:
             f"the files of the embedded text {quote(embedded.name)} are not where hftune was installed",
             hint=f"install hftune again, or make them with `hftune data make {embedded.name}`",
         )
-    asked = {"train": section.train, "validation": section.validation, "test": section.test}
+    asked = section.split_files
     named = embedded.files | {split: name for split, name in asked.items() if name}
     return folder_files(embedded.folder, named, PLAIN)
 
@@ -221,7 +225,8 @@ def _hold_out(documents: Documents, share: float, seed: int) -> tuple[tuple[str,
     (chosen,) = held_out(texts, [""] * len(texts), [share], seed)
     if not chosen:
         raise HftuneError(
-            f"{quote(documents.where)} has too few different documents ({len(set(texts))}) to hold some out as validation",
+            f"{quote(documents.where)} has too few different documents ({len(set(texts))}) to hold some out as "
+            "validation",
             hint="give a validation split, or draw validation from train with --set data.validation_size=0",
         )
     taken = set(chosen)

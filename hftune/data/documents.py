@@ -71,10 +71,10 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
     """
     ending = ending_of(path)
     if ending in PLAIN:
-        if section.text_column is not None:
+        if section.text_column_name is not None:
             raise HftuneError(
-                f"data.text_column is {quote(section.text_column)}, but {quote(path.name)} is plain text",
-                hint="leave data.text_column out, or give a csv, jsonl or parquet file",
+                f"data.text_column_name is {quote(section.text_column_name)}, but {quote(path.name)} is plain text",
+                hint="leave data.text_column_name out, or give a csv, jsonl or parquet file",
             )
         found = list(CUTS[documents](decode(read_bytes(path), path)))
         return Documents(path.name, tuple(text for _, text in found), tuple(f"line {line}" for line, _ in found))
@@ -83,12 +83,12 @@ def read_documents(path: Path, section: CorpusData, documents: str) -> Documents
             f"{quote(path.name)} has an ending that is not known: {quote(path.suffix)}",
             hint=f"a corpus ends in {ENDINGS}; text formats can be compressed (.txt.gz, .jsonl.gz …)",
         )
-    return from_table(read_file(path, [section.text_column] if section.text_column else []), section)
+    return from_table(read_file(path, [section.text_column_name] if section.text_column_name else []), section)
 
 
 def from_table(table: Table, section: CorpusData) -> Documents:
     """The text column of a table; rows without text are left out, as blank lines are."""
-    column = text_column(table, section.text_column)
+    column = text_column(table, section.text_column_name)
     found = [cell_text(value, table.where, table.place(row), column) for row, value in enumerate(table.columns[column])]
     kept = [row for row, text in enumerate(found) if text is not None]
     return Documents(
@@ -110,7 +110,7 @@ def cell_text(value: object, where: str, place: str, column: str) -> str | None:
     if not isinstance(value, str):
         raise HftuneError(
             f"{quote(where)}, {place}: expected text in the column {quote(column)}, got {quote(value)}",
-            hint="name the column of the text with --set data.text_column=NAME",
+            hint="name the column of the text with --set data.text_column_name=NAME",
         )
     try:
         value.encode()
@@ -133,7 +133,7 @@ def text_column(table: Table, named: str | None) -> str:
     if found is None:
         raise HftuneError(
             f"{quote(table.where)} has no column that looks like text; its columns are {listing(table.columns)}",
-            hint="name it with --set data.text_column=NAME",
+            hint="name it with --set data.text_column_name=NAME",
         )
     return found
 

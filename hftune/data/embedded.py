@@ -39,16 +39,16 @@ class Embedded:
 
     def row_counts(self) -> dict[str, int]:
         """How many rows each split has."""
-        files = self.split_files(LabeledData(name=self.name))
+        files = self.split_files(LabeledData(dataset_name=self.name))
         return {split: sum(len(read_file(file)) for file in paths) for split, paths in files.items()}
 
     def columns(self, section: LabeledData) -> LabeledData:
         """The section with the columns named that it leaves open."""
         return section.model_copy(
             update={
-                "text_column": section.text_column or self.text_column,
-                "label_column": section.label_column or self.label_column,
-                "pair_column": section.pair_column or self.pair_column or NO_PAIR,
+                "text_column": section.text_column_name or self.text_column,
+                "label_column": section.label_column_name or self.label_column,
+                "pair_column": section.text_pair_column_name or self.pair_column or NO_PAIR,
             }
         )
 
@@ -59,5 +59,5 @@ class Embedded:
                 f"the files of the embedded dataset {quote(self.name)} are not where hftune was installed",
                 hint=f"install hftune again, or make them with `hftune data make {self.name}`",
             )
-        asked = {"train": section.train, "validation": section.validation, "test": section.test}
+        asked = section.split_files
         return folder_files(self.folder, self.files | {split: name for split, name in asked.items() if name})

@@ -46,19 +46,21 @@ def hub_splits(
     """The splits of a Hub dataset as the datasets library has them, on disk, each with its name in messages."""
     loaded, notes = _download(section, embedded)
     available = list(loaded)
-    named = {"train": section.train, "validation": section.validation, "test": section.test}
-    chosen = {split: choose_split(available, split, named[split], section.name) for split in WORDS}
+    named = section.split_names
+    chosen = {split: choose_split(available, split, named[split], section.dataset_name) for split in WORDS}
     if needs_train and chosen["train"] is None:
         raise _refuse_trainless(section, available)
     for split, name in chosen.items():
         other = _mismatched(name) if name is not None else None
         if named[split] is None and other in available:
-            notes.append(f"{split} is the split {quote(name)}; --set data.{split}={other} takes the other one")
+            notes.append(
+                f"{split} is the split {quote(name)}; --set data.{split}_split_name={other} takes the other one"
+            )
     unused = [name for name in available if name not in chosen.values() and not name.endswith(f"_mis{MATCHED}")]
     if unused:
         notes.append(f"splits that are not used: {listing(unused)}")
     return {
-        split: (f"{section.name} ({name})", loaded[name]) for split, name in chosen.items() if name is not None
+        split: (f"{section.dataset_name} ({name})", loaded[name]) for split, name in chosen.items() if name is not None
     }, notes
 
 
@@ -68,7 +70,7 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
         if named not in available:
             raise HftuneError(
                 f"{quote(source)} has no split {quote(named)}; its splits are {listing(available)}",
-                hint=closest(named, available) + f"set data.{split} to one of them",
+                hint=closest(named, available) + f"set data.{split}_split_name to one of them",
             )
         return named
     exact = [name for name in available if name.lower() in WORDS[split]]
@@ -83,7 +85,8 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
     if len(found) > 1:
         raise HftuneError(
             f"{quote(source)} has several splits that could be {split}: {listing(found)}",
-            hint=f"name one with --set data.{split}=SPLIT, for example --set data.{split}={found[0]}",
+            hint=f"name one with --set data.{split}_split_name=SPLIT, for example --set "
+            f"data.{split}_split_name={found[0]}",
         )
     return found[0] if found else None
 
@@ -95,13 +98,19 @@ def _mismatched(name: str) -> str | None:
 
 
 def _refuse_trainless(section: Section, available: list[str]) -> HftuneError:
-    subset = f" --set data.subset={section.subset}" if section.subset is not None else ""
-    config = f", configuration {quote(section.subset)}," if section.subset is not None else ""
+    subset = (
+        f" --set data.dataset_config_name={section.dataset_config_name}"
+        if section.dataset_config_name is not None
+        else ""
+    )
+    config = f", configuration {quote(section.dataset_config_name)}," if section.dataset_config_name is not None else ""
     validation = " --split validation" if any(name.lower() in WORDS["validation"] for name in available) else ""
     return HftuneError(
-        f"{quote(section.name)}{config} has no training split; its splits are {listing(available)}",
-        hint=f"score a trained model on it with `hftune evaluate RUN --data {section.name}{subset}{validation}`; to train, "
-        "choose another configuration with data.subset, or name a split with --set data.train=SPLIT",
+        f"{quote(section.dataset_name)}{config} has no training split; its splits are {listing(available)}",
+        hint="score a trained model on it with `hftune evaluate RUN --data "
+        f"{section.dataset_name}{subset}{validation}`; to train, "
+        "choose another configuration with data.dataset_config_name, or name a split with --set "
+        "data.train_split_name=SPLIT",
     )
 
 
@@ -129,8 +138,8 @@ def _download(section: Section, embedded: list[str]) -> tuple[Any, list[str]]:
             if hub_access.is_offline():
                 raise hub_access.refuse_offline(section, error, embedded) from error
             names = _config_names(section)
-            missing = section.subset is None and len(names) > 1 and "Config name is missing" in str(error)
-            if missing or section.subset not in (None, *names):
+            missing = section.dataset_config_name is None and len(names) > 1 and "Config name is missing" in str(error)
+            if missing or section.dataset_config_name not in (None, *names):
                 raise hub_access.refuse_config(section, names or ["default"], info) from error
             raise _refuse_files(section, error) from error
         except Exception as error:  # whatever the files of a repository make the loader raise
@@ -143,9 +152,9 @@ def _download(section: Section, embedded: list[str]) -> tuple[Any, list[str]]:
 
 def _refuse_files(section: Section, error: Exception) -> HftuneError:
     return HftuneError(
-        f"the dataset {quote(section.name)} can't be opened: {first_line(error)}",
+        f"the dataset {quote(section.dataset_name)} can't be opened: {first_line(error)}",
         hint=f"use a repository of parquet, csv or json files, such as google/boolq, or the Hub's own conversion with "
-        f"--set data.revision={CONVERTED}",
+        f"--set data.dataset_revision={CONVERTED}",
     )
 
 
@@ -154,10 +163,14 @@ def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
     from datasets import load_dataset_builder
     from datasets.packaged_modules.csv.csv import Csv
 
-    request: dict[str, Any] = {"path": section.name, "name": section.subset, "revision": section.revision}
+    request: dict[str, Any] = {
+        "path": section.dataset_name,
+        "name": section.dataset_config_name,
+        "revision": section.dataset_revision,
+    }
     notes = []
     is_converted = hub_access.converted(info) if info is not None else hub_access.is_offline()
-    if section.revision == CONVERTED and is_converted:
+    if section.dataset_revision == CONVERTED and is_converted:
         conversion = hub_access.download_conversion(section, info)
         request = {"path": "parquet", "data_files": conversion.files}
         notes = [f"the Hub converted only the first part of {name}" for name in sorted(conversion.partial)]
@@ -166,9 +179,10 @@ def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
         # Otherwise the texts "NA" and "null" of a csv repository would become missing values.
         builder = load_dataset_builder(**request, keep_default_na=False)
     others = [name for name in builder.builder_configs if name != builder.config.name]
-    if section.subset is None and others:
+    if section.dataset_config_name is None and others:
         notes.append(
-            f"configuration {quote(builder.config.name)} is the default; --set data.subset=NAME takes another one: "
+            f"configuration {quote(builder.config.name)} is the default; --set data.dataset_config_name=NAME takes "
+            "another one: "
             f"{listing(others)}"
         )
     builder.download_and_prepare()
@@ -179,6 +193,6 @@ def _config_names(section: Section) -> list[str]:
     from datasets import get_dataset_config_names
 
     try:
-        return list(get_dataset_config_names(section.name, revision=section.revision))
+        return list(get_dataset_config_names(section.dataset_name, revision=section.dataset_revision))
     except Exception:  # the first error is the one to report
         return []

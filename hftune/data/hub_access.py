@@ -58,7 +58,7 @@ def hub_or_cache(section: LabeledData | CorpusData) -> Iterator[Any | None]:
     before, info = datasets.config.HF_HUB_OFFLINE, None
     try:
         if not before:
-            info = HfApi().dataset_info(section.name, revision=section.revision, timeout=TIMEOUT)
+            info = HfApi().dataset_info(section.dataset_name, revision=section.dataset_revision, timeout=TIMEOUT)
     except Exception as error:  # an answer of any other kind is met again, and explained, when the dataset is loaded
         datasets.config.HF_HUB_OFFLINE = is_network(error)
     try:
@@ -69,21 +69,23 @@ def hub_or_cache(section: LabeledData | CorpusData) -> Iterator[Any | None]:
 
 def refuse_script(section: LabeledData | CorpusData, info: Any) -> None:
     """Refuse a repository that is read by a loading script, and point to the parquet conversion if there is one."""
-    script = section.name.rpartition("/")[2] + ".py"
+    script = section.dataset_name.rpartition("/")[2] + ".py"
     if script not in {file.rfilename for file in info.siblings or []}:
         return
-    conversions = _conversions_on_hub(section.name)
+    conversions = _conversions_on_hub(section.dataset_name)
     if conversions:
-        hint = f"the Hub has converted it to parquet: add --set data.revision={CONVERTED}"
+        hint = f"the Hub has converted it to parquet: add --set data.dataset_revision={CONVERTED}"
         if len(conversions) > 1:
-            hint += f" and --set data.subset=NAME, with one of {listing(conversions)}"
+            hint += f" and --set data.dataset_config_name=NAME, with one of {listing(conversions)}"
     else:
         hint = (
-            f"many such datasets have an automatic conversion, read with --set data.revision={CONVERTED}, but this one "
+            f"many such datasets have an automatic conversion, read with --set data.dataset_revision={CONVERTED}, "
+            "but this one "
             "has none; look for a parquet version of it, or convert it to csv, jsonl or parquet files yourself"
         )
     raise HftuneError(
-        f"the dataset {quote(section.name)} is read by a loading script ({script}), and the datasets library no longer "
+        f"the dataset {quote(section.dataset_name)} is read by a loading script ({script}), and the datasets "
+        "library no longer "
         "runs dataset scripts",
         hint=hint,
     )
@@ -107,40 +109,42 @@ def download_conversion(section: LabeledData | CorpusData, info: Any | None) -> 
     else:
         request["local_files_only"] = True
         # No file is asked for here: other configurations need not be in the cache.
-        folder = Path(snapshot_download(section.name, allow_patterns=[], **request))
+        folder = Path(snapshot_download(section.dataset_name, allow_patterns=[], **request))
         found = _by_config([path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")])
-        if not found or section.subset not in (None, *found):
+        if not found or section.dataset_config_name not in (None, *found):
             raise ConnectionError(f"of the conversion only {listing(found) or 'nothing'} is in the cache")
     chosen = choose_conversion(section, found)
     paths = [path for group in chosen.files.values() for path in group]
-    folder = Path(snapshot_download(section.name, allow_patterns=paths, **request))
+    folder = Path(snapshot_download(section.dataset_name, allow_patterns=paths, **request))
     local = {split: [str(folder / path) for path in group] for split, group in chosen.files.items()}
     return Conversion(local, chosen.partial)
 
 
 def choose_conversion(section: LabeledData | CorpusData, found: dict[str, Conversion]) -> Conversion:
     """The configuration that the section names, or the only one."""
-    if section.subset is None and len(found) == 1:
+    if section.dataset_config_name is None and len(found) == 1:
         return next(iter(found.values()))
-    if section.subset is None and "default" in found:
+    if section.dataset_config_name is None and "default" in found:
         return found["default"]
-    if section.subset not in found:
+    if section.dataset_config_name not in found:
         raise refuse_config(section, list(found))
-    return found[section.subset]
+    return found[section.dataset_config_name]
 
 
 def refuse_config(section: LabeledData | CorpusData, names: list[str], info: Any | None = None) -> HftuneError:
     """The error for a configuration that is missing or not there."""
-    example = f"--set data.subset={next((name for name in names if _has_train(name, info)), names[0])}"
-    if section.subset is None:
+    example = f"--set data.dataset_config_name={next((name for name in names if _has_train(name, info)), names[0])}"
+    if section.dataset_config_name is None:
         return HftuneError(
-            f"the dataset {quote(section.name)} has {len(names)} configurations and no default: {listing(names)}",
-            hint=f"choose one with --set data.subset=NAME, for example {example}",
+            f"the dataset {quote(section.dataset_name)} has {len(names)} configurations and no default: "
+            f"{listing(names)}",
+            hint=f"choose one with --set data.dataset_config_name=NAME, for example {example}",
         )
-    near = closest(section.subset, names)
+    near = closest(section.dataset_config_name, names)
     return HftuneError(
-        f"the dataset {quote(section.name)} has no configuration {quote(section.subset)}; it has {listing(names)}",
-        hint=near + f"choose one with --set data.subset=NAME, for example {example}",
+        f"the dataset {quote(section.dataset_name)} has no configuration {quote(section.dataset_config_name)}; it "
+        f"has {listing(names)}",
+        hint=near + f"choose one with --set data.dataset_config_name=NAME, for example {example}",
     )
 
 
@@ -149,12 +153,12 @@ def refuse_not_found(section: LabeledData | CorpusData, info: Any | None, embedd
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
 
-    name, offline = quote(section.name), without_network(embedded)
-    page = f"{constants.ENDPOINT}/datasets/{section.name}"
+    name, offline = quote(section.dataset_name), without_network(embedded)
+    page = f"{constants.ENDPOINT}/datasets/{section.dataset_name}"
     try:
         if info is None:
-            HfApi().dataset_info(section.name, revision=section.revision, timeout=TIMEOUT)
-        HfApi().auth_check(section.name, repo_type="dataset")
+            HfApi().dataset_info(section.dataset_name, revision=section.dataset_revision, timeout=TIMEOUT)
+        HfApi().auth_check(section.dataset_name, repo_type="dataset")
     except GatedRepoError as error:
         if error.response.status_code == 401:
             return HftuneError(
@@ -167,14 +171,14 @@ def refuse_not_found(section: LabeledData | CorpusData, info: Any | None, embedd
         )
     except RevisionNotFoundError:
         return HftuneError(
-            f"the dataset {name} has no revision {quote(section.revision)}",
-            hint="set data.revision to a branch, a tag or a commit of it, or leave it out for main",
+            f"the dataset {name} has no revision {quote(section.dataset_revision)}",
+            hint="set data.dataset_revision to a branch, a tag or a commit of it, or leave it out for main",
         )
     except HfHubHTTPError:
         pass  # the Hub answers the same for a private dataset and for one that does not exist
     return HftuneError(
         f"{name} is no file or folder here, and no dataset on the Hub that you can read",
-        hint=closest(section.name, [*embedded, *KNOWN])
+        hint=closest(section.dataset_name, [*embedded, *KNOWN])
         + f"check the spelling (owner/name), log in with `hf auth login` if it is private; {offline}",
     )
 
@@ -189,16 +193,16 @@ def refuse_http(section: LabeledData | CorpusData, error: Any) -> HftuneError:
     else:
         hint = "try again later; what is in the cache is used with HF_HUB_OFFLINE=1"
     return HftuneError(
-        f"the Hub answered {status} for the dataset {quote(section.name)}: {first_line(error)}", hint=hint
+        f"the Hub answered {status} for the dataset {quote(section.dataset_name)}: {first_line(error)}", hint=hint
     )
 
 
 def refuse_offline(section: LabeledData | CorpusData, error: Exception, embedded: list[str]) -> HftuneError:
     """The error for a dataset that is not in the cache while the Hub can't be reached."""
-    name = quote(section.name)
+    name = quote(section.dataset_name)
     return HftuneError(
         f"the Hub can't be reached for the dataset {name}, and it is not in the cache: {first_line(error)}",
-        hint=closest(section.name, [*embedded, *KNOWN]) + without_network(embedded),
+        hint=closest(section.dataset_name, [*embedded, *KNOWN]) + without_network(embedded),
     )
 
 

@@ -87,7 +87,7 @@ def check_classes(names: Iterable[str], where: str) -> None:
     if len(known) < 2:
         raise HftuneError(
             f"all training rows of {quote(where)} have one label: {listing(known)}",
-            hint="a classifier needs at least two; check that data.label_column is the right column",
+            hint="a classifier needs at least two; check that data.label_column_name is the right column",
         )
 
 

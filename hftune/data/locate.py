@@ -1,4 +1,4 @@
-"""``data.name`` → the files of each split. Called by ``hftune.data.load``.
+"""``data.dataset_name`` → the files of each split. Called by ``hftune.data.load``.
 
 A folder's split files are found by the words in their names. Nothing outside a folder is read through it:
 a path that climbs out and a link that leads out are refused.
@@ -33,19 +33,15 @@ class SplitNames(Protocol):
     """A data section that may name the file of each split."""
 
     @property
-    def train(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def validation(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def test(self) -> str | None: ...  # noqa: D102
+    def split_files(self) -> dict[str, str | None]: ...  # noqa: D102
 
 
 def as_path(name: str) -> Path | None:
     """The file or folder of that name, or None where there is none."""
     if not name or "\0" in name:
-        raise HftuneError(f"data.name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file")
+        raise HftuneError(
+            f"data.dataset_name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file"
+        )
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
@@ -75,13 +71,13 @@ def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
 
 def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS) -> Files:
     """The split files of a folder, or the one file with what the recipe names beside it."""
-    named = {"train": section.train, "validation": section.validation, "test": section.test}
+    named = section.split_files
     if path.is_dir():
         return folder_files(path, {split: name for split, name in named.items() if name is not None}, endings)
-    if section.train is not None:
+    if named["train"] is not None:
         raise HftuneError(
-            f"data.name is a file of training rows already ({quote(path.name)}); data.train names another",
-            hint="leave data.train out, or make data.name the folder of both",
+            f"data.dataset_name is a file of training rows already ({quote(path.name)}); data.train_file names another",
+            hint="leave data.train_file out, or make data.dataset_name the folder of both",
         )
     files = {"train": [path]}
     for split in ("validation", "test"):
@@ -136,7 +132,7 @@ def _named_file(folder: Path, name: str) -> Path:
     if "\0" in name or ".." in Path(name).parts:
         raise HftuneError(
             f"{quote(name)} climbs out of the data folder {quote(folder.name)}",
-            hint="name a file inside the folder, or make data.name the folder that holds it",
+            hint="name a file inside the folder, or make data.dataset_name the folder that holds it",
         )
     _refuse_leading_out(path, folder)
     if not path.is_file():
@@ -158,7 +154,7 @@ def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Pat
         raise HftuneError(
             f"the folder {quote(folder.name)} has several files that could be {split}: "
             f"{listing(path.name for path in found)}",
-            hint=f"name one with --set data.{split}=FILE",
+            hint=f"name one with --set data.{split}_file=FILE",
         )
     return found
 
@@ -172,7 +168,7 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
         hint="a split file has train, validation (or valid, validation) or test in its name and ends in "
-        f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train=FILE",
+        f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train_file=FILE",
     )
 
 
@@ -180,5 +176,5 @@ def _refuse_leading_out(path: Path, folder: Path) -> None:
     if leads_out(path, folder):
         raise HftuneError(
             f"{quote(path.name)} leads out of the data folder {quote(folder.name)}",
-            hint="copy the file into the folder, or make data.name the folder that holds it",
+            hint="copy the file into the folder, or make data.dataset_name the folder that holds it",
         )

@@ -49,10 +49,10 @@ def file_pieces(path: Path, section: CorpusData, documents: str) -> Iterator[Pie
     """
     ending = ending_of(path)
     if ending in PLAIN:
-        if section.text_column is not None:
+        if section.text_column_name is not None:
             raise HftuneError(
-                f"data.text_column is {quote(section.text_column)}, but {quote(path.name)} is plain text",
-                hint="leave data.text_column out, or give a csv, jsonl or parquet file",
+                f"data.text_column_name is {quote(section.text_column_name)}, but {quote(path.name)} is plain text",
+                hint="leave data.text_column_name out, or give a csv, jsonl or parquet file",
             )
         return CUTS[documents](path)
     if ending not in FORMATS:
@@ -66,7 +66,7 @@ def file_pieces(path: Path, section: CorpusData, documents: str) -> Iterator[Pie
 
 def hub_pieces(where: str, rows: Any, section: CorpusData) -> Iterator[Piece]:
     """The documents of a split of the Hub, which lies on disk."""
-    column = text_column(Table(where, {name: [] for name in rows.column_names}), section.text_column)
+    column = text_column(Table(where, {name: [] for name in rows.column_names}), section.text_column_name)
     number = 0
     for batch in rows.select_columns([column]).iter(batch_size=ROWS):
         for value in batch[column]:
@@ -188,7 +188,7 @@ def _json_lines(path: Path, section: CorpusData) -> Iterator[str]:
             raise _bad_row(path, number, f"not valid JSON: {error}") from error
         if not isinstance(row, dict):
             raise _bad_row(path, number, f"expected an object, got {quote(row)}")
-        column = column or text_column(Table(path.name, {name: [] for name in row}), section.text_column)
+        column = column or text_column(Table(path.name, {name: [] for name in row}), section.text_column_name)
         text = cell_text(row.get(column), path.name, f"line {number}", column)
         if text is not None:
             yield text
@@ -207,7 +207,7 @@ def _parquet(path: Path, section: CorpusData) -> Iterator[str]:
     number = 0
     try:
         file = pq.ParquetFile(path)
-        column = text_column(Table(path.name, {name: [] for name in file.schema_arrow.names}), section.text_column)
+        column = text_column(Table(path.name, {name: [] for name in file.schema_arrow.names}), section.text_column_name)
         for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
@@ -223,8 +223,8 @@ def _parquet(path: Path, section: CorpusData) -> Iterator[str]:
 
 def _whole_table(path: Path, section: CorpusData) -> Iterator[str]:
     """Formats that can only be read as a whole."""
-    table = read_file(path, [section.text_column] if section.text_column else [])
-    column = text_column(table, section.text_column)
+    table = read_file(path, [section.text_column_name] if section.text_column_name else [])
+    column = text_column(table, section.text_column_name)
     for number, value in enumerate(table.columns[column], start=1):
         text = cell_text(value, path.name, f"row {number}", column)
         if text is not None:

@@ -92,8 +92,10 @@ def load_questions(section: QuestionData) -> QuestionSplits:
     files = _files(section)
     rows = {split: _read_split(paths, split) for split, paths in files.items()}
     notes = []
-    if section.name in EMBEDDED and as_path(section.name) is not None:
-        notes.append(f"{section.name} is the embedded dataset; the one in this folder would be ./{section.name}")
+    if section.dataset_name in EMBEDDED and as_path(section.dataset_name) is not None:
+        notes.append(
+            f"{section.dataset_name} is the embedded dataset; the one in this folder would be ./{section.dataset_name}"
+        )
     if "validation" not in rows:
         notes.append(_make_dev(rows, section))
     test = rows.get("test")
@@ -105,7 +107,7 @@ def load_questions(section: QuestionData) -> QuestionSplits:
         if again:
             notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions are asked in train as well")
     corpus = corpus_file(section)
-    return QuestionSplits(rows["train"], rows["validation"], test, corpus, section.name, tuple(notes))
+    return QuestionSplits(rows["train"], rows["validation"], test, corpus, section.dataset_name, tuple(notes))
 
 
 def load_question_split(section: QuestionData, split: str | None) -> tuple[str, Questions]:
@@ -113,7 +115,8 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
 
     Args:
         section: Where the rows come from.
-        split: train, validation or test; all for a single file; where None, all for a file, test where it has answers, else
+        split: train, validation or test; all for a single file; where None, all for a file, test where it has answers,
+        else
             validation.
     """
     files = _files(section)
@@ -127,7 +130,9 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
         split = "validation"
     if split not in files:
         choices = "all" if single else ", ".join(files)
-        raise HftuneError(f"{quote(section.name)} has no {split} split", hint=f"choose one with --split: {choices}")
+        raise HftuneError(
+            f"{quote(section.dataset_name)} has no {split} split", hint=f"choose one with --split: {choices}"
+        )
     return split, _read_split(files[split], split)
 
 
@@ -168,25 +173,25 @@ def read_text(path: Path) -> str:
 
 
 def _folder(section: QuestionData) -> Path | None:
-    if section.name in EMBEDDED:
-        return embedded_data_dir() / section.name
-    path = as_path(section.name)
+    if section.dataset_name in EMBEDDED:
+        return embedded_data_dir() / section.dataset_name
+    path = as_path(section.dataset_name)
     return path if path is None or path.is_dir() else path.parent
 
 
 def _files(section: QuestionData) -> Files:
-    named = {"train": section.train, "validation": section.validation, "test": section.test}
-    if section.name in EMBEDDED:
-        folder = embedded_data_dir() / section.name
+    named = section.split_files
+    if section.dataset_name in EMBEDDED:
+        folder = embedded_data_dir() / section.dataset_name
         if not folder.is_dir():
             raise HftuneError(
-                f"the files of the embedded dataset {quote(section.name)} are not where hftune was installed",
-                hint=f"install hftune again, or make them with `hftune data make {section.name}`",
+                f"the files of the embedded dataset {quote(section.dataset_name)} are not where hftune was installed",
+                hint=f"install hftune again, or make them with `hftune data make {section.dataset_name}`",
             )
         return folder_files(folder, {split: name for split, name in named.items() if name}, ENDINGS)
-    path = as_path(section.name)
+    path = as_path(section.dataset_name)
     if path is None:
-        raise refuse_missing(section.name, list(EMBEDDED))
+        raise refuse_missing(section.dataset_name, list(EMBEDDED))
     return files_of(path, section, ENDINGS)
 
 

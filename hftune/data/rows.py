@@ -127,7 +127,8 @@ def _texts(table: Table, column: str) -> list[str]:
             raise HftuneError(
                 f"{quote(table.where)}, {table.place(row)}: expected a text in column {quote(column)}, got "
                 f"{type(value).__name__} {quote(value)}",
-                hint="texts are strings; name the right column with data.text_column or data.pair_column",
+                hint="texts are strings; name the right column with data.text_column_name or "
+                "data.text_pair_column_name",
             )
     texts = ["" if value is None or value.isspace() else value for value in values]
     try:
@@ -155,7 +156,7 @@ def _refuse_empty(table: Table, texts: list[str], column: str | None, keep: list
         raise HftuneError(
             f"{quote(table.where)} has {count(len(empty), 'row')} with no text in column {quote(column)} "
             f"({table.places(empty)})",
-            hint="remove those rows, or name the right column with data.text_column or data.pair_column",
+            hint="remove those rows, or name the right column with data.text_column_name or data.text_pair_column_name",
         )
 
 

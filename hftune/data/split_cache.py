@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 WORTH = 1_000_000
 """Bytes of files from which on looking their rows up is quicker than parsing them."""
-UNREAD = {"kind", "max_length", "truncate"}
+UNREAD = {"kind", "max_seq_length", "truncation"}
 """Settings that decide what becomes of rows, not which there are."""
 
 
@@ -129,7 +129,9 @@ def _write(note: Path, splits: Splits) -> None:
 
 
 def _write_rows(folder: Path, rows: Dataset) -> str:
-    """A split as an Arrow file, unless the same is there, as validation and test of other subsets are. Returns its name."""
+    """A split as an Arrow file, unless the same is there, as validation and test of other subsets are. Returns its
+    name.
+    """
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -85,7 +85,9 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
     """
     assert section.validation_size is not None, "a recipe states it as a number"
     splits, notes = open_splits(section)
-    surveys = {name: _survey(split, hashes=name == "train" and "validation" not in splits) for name, split in splits.items()}
+    surveys = {
+        name: _survey(split, hashes=name == "train" and "validation" not in splits) for name, split in splits.items()
+    }
     validation_is_train = False
     if "validation" not in splits:
         hashes = surveys["train"][1]
@@ -104,7 +106,7 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
             notes.append(f"validation was made from train: {drawn}, seed {section.split_seed}")
     ordered = [name for name in ("train", "validation", "test") if name in splits]
     return TextCorpus(
-        source=section.name,
+        source=section.dataset_name,
         splits={name: splits[name] for name in ordered},
         facts={name: surveys[name][0] for name in ordered},
         validation_is_train=validation_is_train,
@@ -114,9 +116,9 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
 
 def open_splits(section: CorpusData) -> tuple[dict[str, TextSplit], list[str]]:
     """The splits that are there, none of them read yet, and what was decided in finding them."""
-    if section.name in DATASETS:
+    if section.dataset_name in DATASETS:
         rows = load_texts(section)
-        return {name: _in_memory(section.name, texts) for name, texts in rows.named.items()}, list(rows.notes)
+        return {name: _in_memory(section.dataset_name, texts) for name, texts in rows.named.items()}, list(rows.notes)
     found = corpus_files(section)
     if found is None:
         refuse_cut_of_hub(section)
@@ -179,7 +181,8 @@ def _chosen(hashes: NDArray[np.uint64], share: float, seed: int, split: TextSpli
     if share and wanted >= len(distinct):
         raise HftuneError(
             f"{quote(split.where)} has too few different documents ({len(distinct)}) to hold some out as validation",
-            hint="give a validation split, see what one document is with --set data.documents=lines|paragraphs|file, or draw "
+            hint="give a validation split, see what one document is with --set "
+            "data.documents=lines|paragraphs|file, or draw "
             "validation from train with --set data.validation_size=0",
         )
     chosen: NDArray[np.bool_] = mixed <= distinct[wanted - 1]

@@ -26,7 +26,7 @@ from hftune.data.wording import count, listing, quote
 from hftune.errors import HftuneError
 
 TRAIN = "train"
-"""Stands for the texts of the training split, all of them, whatever data.labels says."""
+"""Stands for the texts of the training split, all of them, whatever data.max_train_samples says."""
 PLAIN = (".txt", ".text", "")
 SHORTEST = 20
 """Characters of a test text that is looked for inside others; shorter ones occur by chance."""
@@ -78,14 +78,15 @@ def with_unlabeled(splits: Splits, whole: Splits, section: JointData, embedded: 
     name = section.unlabeled or _default_source(section, embedded)
     texts = whole.texts() if name == TRAIN else _texts(name, embedded)
     notes = [f"unlabeled: {count(len(texts), 'text')} of {name}"]
-    if section.limit_unlabeled is not None:
-        if section.limit_unlabeled > len(texts):
+    if section.max_unlabeled_samples is not None:
+        if section.max_unlabeled_samples > len(texts):
             raise HftuneError(
-                f"data.limit_unlabeled asks for {section.limit_unlabeled:,} unlabeled texts, {quote(name)} has "
+                f"data.max_unlabeled_samples asks for {section.max_unlabeled_samples:,} unlabeled texts, "
+                f"{quote(name)} has "
                 f"{len(texts):,}",
-                hint=f"ask for at most {len(texts)}, or leave --limit-unlabeled out to use all",
+                hint=f"ask for at most {len(texts)}, or leave --max-unlabeled-samples out to use all",
             )
-        texts = [texts[index] for index in _some(len(texts), section.limit_unlabeled, section.split_seed)]
+        texts = [texts[index] for index in _some(len(texts), section.max_unlabeled_samples, section.split_seed)]
         notes = [f"{notes[0]}, {len(texts):,} of them drawn with seed {section.split_seed}"]
     labeled = {field.name: getattr(splits, field.name) for field in fields(Splits)}
     return JointSplits(**labeled, unlabeled=Unlabeled(texts, name, tuple(notes)))
@@ -106,8 +107,8 @@ def seen_among(rows: Iterable[Sequence[str]], others: Sequence[str]) -> int:
 
 
 def _default_source(section: JointData, embedded: dict[str, Embedded]) -> str:
-    known = embedded.get(section.name)
-    return section.name if known is not None and known.unlabeled is not None else TRAIN
+    known = embedded.get(section.dataset_name)
+    return section.dataset_name if known is not None and known.unlabeled is not None else TRAIN
 
 
 def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
@@ -125,7 +126,7 @@ def _texts(name: str, embedded: dict[str, Embedded]) -> list[str]:
         raise refuse_missing(name, known)
     if path is not None and path.is_dir():
         path = _in_folder(path)
-    corpus = load_corpus(CorpusData(name=name if path is None else str(path), validation_size=0.0), known=known)
+    corpus = load_corpus(CorpusData(dataset_name=name if path is None else str(path), validation_size=0.0), known=known)
     return [_unspelled(text) for text in corpus.train]
 
 

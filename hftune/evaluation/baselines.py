@@ -183,8 +183,8 @@ def classification_baselines(
         labels: Label names.
 
     Returns:
-        ``{"majority": {"validation": scores, …}, "tfidf": {…}}``; a split with unlabeled rows is not scored. Scores that need
-        a word of warning carry it under ``note``; a baseline that was too large has a note and no scores.
+        ``{"majority": {"validation": scores, …}, "tfidf": {…}}``; a split with unlabeled rows is not
+        scored. Scores that need a warning carry it under ``note``; a baseline that was too large has a note only.
     """
     scored = {name: split for name, split in splits.items() if len(split[2]) and min(split[2]) >= 0}
     majority: Baseline = Majority.fit(gold, len(labels))

@@ -71,7 +71,7 @@ def fit_temperature(logits: NDArray[Any], gold: NDArray[Any]) -> float:
     if not np.isfinite(scores).all():
         raise RunFailed(
             "A temperature can't be fitted on NaN or infinite logits.",
-            hint="The weights have diverged: lower train.learning_rate, or use train.precision fp32.",
+            hint="The weights have diverged: lower train.learning_rate, or set train.bf16 to false.",
         )
     if (scores.argmax(axis=1) == gold).all():
         return 1.0

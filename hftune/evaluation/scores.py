@@ -44,7 +44,7 @@ def checked(logits: Any, gold: Any, labels: Sequence[str]) -> tuple[Floats, Ints
     if broken:
         raise RunFailed(
             f"The model gave NaN or infinite logits for {broken:,} of {len(truth):,} rows.",
-            hint="The weights have diverged: lower train.learning_rate, or use train.precision fp32.",
+            hint="The weights have diverged: lower train.learning_rate, or set train.bf16 to false.",
         )
     return scores, truth
 

@@ -135,11 +135,12 @@ class PushEachBest(TrainerCallback):  # type: ignore[misc]
             metrics["labels"] = facts["labels"]
         unfinished = (
             f"This is the best checkpoint so far of a run that is still training: update {step:,} of "
-            f"{state.max_steps:,}, chosen on validation. A better one will take its place, and at the end the finished model. "
+            f"{state.max_steps:,}, chosen on validation. A better one will take its place, and at the end the "
+            "finished model. "
             "It was not scored on test, and not loaded again for comparison."
         )
         subject = Subject(self.run.name, self.run.read_recipe(), metrics, folder, self.example)
-        text = fill_address(compose(subject, unfinished), self.repo, self.section.revision)
+        text = fill_address(compose(subject, unfinished), self.repo, self.section.hub_revision)
         write_text(folder / CARD, text)
         title = f"the best checkpoint so far (step {step}, validation {score_name(metric)} {number(score)})"
         return Staged(step, folder, title)
@@ -148,11 +149,11 @@ class PushEachBest(TrainerCallback):  # type: ignore[misc]
         """Bring it there; runs in the thread of uploads."""
         try:
             files, _ = published_files(staged.folder)
-            revision = self.section.revision or MAIN
+            revision = self.section.hub_revision or MAIN
             request = {
                 "repo": self.repo,
                 "revision": revision,
-                "private": self.section.private,
+                "private": self.section.hub_private_repo,
                 "files": {name: str(path.resolve()) for name, path in files.items()},
                 "message": f"Best checkpoint so far of {self.run.name}: step {staged.step}, not finished",
                 "beside": True,

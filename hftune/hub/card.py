@@ -114,7 +114,7 @@ def compose(subject: Subject, unfinished: str = "") -> str:
         seed=metrics.get("seed", recipe.train.seed),
         selection=_selection(selection),
         speed=speed(metrics.get("speed", {})),
-        source=inline(public_name(data.get("source", recipe.data.name))),
+        source=inline(public_name(data.get("source", recipe.data.dataset_name))),
         data=data_table(data),
         notes=[inline(without_home(note)) for note in data.get("notes", [])],
         version=hftune.__version__,
@@ -130,8 +130,8 @@ def card_header(
     name: str, recipe: Recipe, metrics: Mapping[str, Any], how: Usage, tags: Sequence[str] = ()
 ) -> ModelCardData:
     """The metadata by which the Hub finds and lists a model; the licence is for the author to add."""
-    data_id = _hub_id(recipe.data.name)
-    source = plain(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
+    data_id = _hub_id(recipe.data.dataset_name)
+    source = plain(public_name(metrics.get("data", {}).get("source", recipe.data.dataset_name)))
     results = []
     for split, scores in metrics.get("splits", {}).items():
         for metric, value in scores.items():
@@ -150,7 +150,7 @@ def card_header(
                     metric_args=arguments,
                 )
             )
-    base = None if recipe.model.from_scratch else _hub_id(recipe.model.name)
+    base = None if recipe.model.from_scratch else _hub_id(recipe.model.model_name_or_path)
     return ModelCardData(
         model_name=plain(name),
         base_model=base,
@@ -180,19 +180,22 @@ def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
     if recipe.task.kind == ANSWERS:
         what = "A language model that answers questions"
-    fresh = f"{inline(recipe.model.name)}, trained from fresh weights"
+    fresh = f"{inline(recipe.model.model_name_or_path)}, trained from fresh weights"
     start = fresh if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
-    source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.name)))
+    source = inline(public_name(metrics.get("data", {}).get("source", recipe.data.dataset_name)))
     beside = " and, beside it, a masked language model on unlabeled text" if recipe.task.kind == JOINT else ""
     return f"{what}{beside}: {start} on {source} with the method “{inline(recipe.method.kind)}”."
 
 
 def _base(recipe: Recipe) -> str:
-    name, hub_id = recipe.model.name, None if recipe.model.from_scratch else _hub_id(recipe.model.name)
+    name, hub_id = (
+        recipe.model.model_name_or_path,
+        None if recipe.model.from_scratch else _hub_id(recipe.model.model_name_or_path),
+    )
     if recipe.model.from_scratch:
         return f"none; the architecture {inline(name)} with fresh weights"
     shown = inline(public_name(name))
-    at = f" at revision {inline(recipe.model.revision)}" if recipe.model.revision else ""
+    at = f" at revision {inline(recipe.model.model_revision)}" if recipe.model.model_revision else ""
     return (f"[{shown}](https://huggingface.co/{hub_id})" if hub_id else shown) + at
 
 
@@ -200,4 +203,6 @@ def _selection(selection: dict[str, Any]) -> str:
     if not selection.get("metric"):
         return ""
     score = number(selection.get("score"))
-    return f"the checkpoint of step {selection.get('step')}, best on validation by {inline(selection['metric'])} ({score})"
+    return (
+        f"the checkpoint of step {selection.get('step')}, best on validation by {inline(selection['metric'])} ({score})"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from hftune.config.data import LabeledData
 from hftune.config.recipe import Recipe
-from hftune.config.task import LOWER_IS_BETTER
+from hftune.config.train import LOWER_IS_BETTER
 from hftune.hub.markdown import inline
 from hftune.runs.wording import baseline_name, baseline_notes, duration, number, score_name, was_left_out
 
@@ -138,7 +138,7 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe, *, pairs: bool) -> list[s
         found.append("It always answers with one of its labels, also where none of them fits.")
     if isinstance(recipe.data, LabeledData):
         whole = "the two texts of a pair together" if pairs else "each text"
-        found.append(f"It reads at most {recipe.data.max_length} tokens of {whole}; what is over is cut off.")
+        found.append(f"It reads at most {recipe.data.max_seq_length} tokens of {whole}; what is over is cut off.")
     found.append(
         f"The scores come from one run with seed {metrics.get('seed', recipe.train.seed)}; other seeds give others."
     )

@@ -14,7 +14,7 @@ from hftune.errors import HftuneError
 from hftune.hub.attempt import Patience, require_token
 from hftune.hub.best import PushEachBest
 from hftune.hub.publish import PATIENCE, check_access, push
-from hftune.hub.record import whats_there
+from hftune.hub.record import MAIN, whats_there
 from hftune.runs.directory import RunDir
 from hftune.training.launch import is_main_process
 from hftune.training.progress import Listener
@@ -30,13 +30,14 @@ class Publication:
         """Nothing is asked of the Hub yet."""
         self.section, self.run, self.listener, self.patience = recipe.hub, run, listener, patience
         self._trust = recipe.model.trust_in_saved
-        self._asked = self.section.push_to is not None and is_main_process()
+        self._asked = self.section.pushes and is_main_process()
         self._best: PushEachBest | None = None
 
     def __enter__(self) -> Publication:
         """A name that is not yours is better known before training than after."""
         if self._asked:
-            check_access(self.section, self.patience)
+            repo = check_access(self.section, self.run.name, self.patience)
+            self.section = self.section.model_copy(update={"hub_model_id": repo})
         return self
 
     def follow(self, job: Job, probe: Sequence[Mapping[str, Any]]) -> None:
@@ -46,22 +47,22 @@ class Publication:
             job: What is trained.
             probe: Rows as the model reads them; the card shows how the first is asked.
         """
-        if not self.section.push_each_best:
+        if self.section.hub_strategy != "best":
             return
         if job.trainer.sharding:
             raise HftuneError(
-                "hub.push_each_best needs the whole model in one process, and this launch shards its weights",
-                hint="leave --push-each-best out; the finished model is pushed with --push-to-hub",
+                "hub.hub_strategy best needs the whole model in one process, and this launch shards its weights",
+                hint="leave --hub-strategy best out; the finished model is pushed with --push-to-hub",
             )
         if not self._asked:
             return
-        assert self.section.push_to is not None, "asked for"
+        assert self.section.hub_model_id is not None, "check_access has named it"
         self._best = PushEachBest(
             self.run,
             self.section,
             self.listener,
             job.trainer.clock,
-            repo=self.section.push_to,
+            repo=self.section.hub_model_id,
             token=require_token(),
             patience=self.patience,
             save=lambda folder: job.task.save(job.applied.so_far(), job.tokenizer, job.data, folder),
@@ -91,7 +92,8 @@ class Publication:
         cut_short = self._stop()
         if error is not None and followed:
             may_be = f"; that of step {cut_short} was on its way and may have arrived" if cut_short is not None else ""
-            self.listener.note(f"{whats_there(self.run, self.section)}{may_be}")
+            there = whats_there(self.run, str(self.section.hub_model_id), self.section.hub_revision or MAIN)
+            self.listener.note(f"{there}{may_be}")
 
     def _stop(self) -> int | None:
         """End the uploads beside training; the step of one that was under way."""

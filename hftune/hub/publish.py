@@ -1,6 +1,6 @@
 """A finished run to the Hugging Face Hub: what is published, where to, and the proof that it arrived.
 
-``hftune push`` and ``hftune.hub.publication`` (``--push-to-hub``) call ``push``; the latter calls ``check_access``
+``hftune push`` and ``hftune.hub.publication`` (``--hub-model-id``) call ``push``; the latter calls ``check_access``
 before training, so that a wrong token or name is told before hours of work and not after.
 """
 
@@ -47,14 +47,22 @@ class Published:
         return f"{self.url} (commit {self.commit[:10]}) holds the model: loaded from there and checked"
 
 
-def check_access(section: HubSection, patience: Patience = PATIENCE) -> None:
-    """Whether a push to this place would be let through; changes nothing.
+def check_access(section: HubSection, run_name: str, patience: Patience = PATIENCE) -> str:
+    """Check that a push to this place would be accepted; changes nothing.
+
+    Args:
+        section: Where to.
+        run_name: Name of the repository where the section gives none.
+        patience: How failures of the Hub are retried.
+
+    Returns:
+        The id of the repository, with its owner.
 
     Raises:
         HftuneError: No token, a wrong one, a name that is not yours or is taken by something else, or no Hub.
     """
     try:
-        _check(section, require_token(), patience)
+        return _check(section, run_name, require_token(), patience)
     except RunFailed as error:
         # Nothing has begun yet: this is a request that can't be carried out, not a run that failed.
         raise HftuneError(error.message, hint="leave --push-to-hub out, and publish later with `hftune push`") from None
@@ -72,7 +80,7 @@ def push(
 
     Args:
         run: A run that is complete.
-        section: Where to; ``push_to`` must be given.
+        section: Where to; the repository is named after the run where it gives none.
         listener: Who watches.
         patience: How often and how long failures of the Hub are borne.
         trust: Whose code may run when the model is loaded again.
@@ -91,9 +99,9 @@ def push(
             write_card(run)
     files, left_out = published_files(run.model)
     token = require_token()
-    listener.stage(f"asking the Hub for {section.push_to}")
-    repo = _check(section, token, patience)
-    revision = section.revision or MAIN
+    listener.stage("checking access to the Hub")
+    repo = _check(section, run.name, token, patience)
+    revision = section.hub_revision or MAIN
     if left_out:
         listener.note(f"not published: {', '.join(left_out)}")
 
@@ -101,21 +109,21 @@ def push(
         # The card in the run names no repository: one run may be published in several places.
         card = Path(scratch) / CARD
         text = (run.model / CARD).read_text(encoding="utf-8")
-        card.write_text(fill_address(text, repo, section.revision), encoding="utf-8", newline="")
+        card.write_text(fill_address(text, repo, section.hub_revision), encoding="utf-8", newline="")
         files[CARD] = card
         size = sum(path.stat().st_size for path in files.values())
         listener.stage(f"uploading {len(files)} files ({size / 1e6:,.1f} MB) to {repo}")
         request = {
             "repo": repo,
             "revision": revision,
-            "private": section.private,
+            "private": section.hub_private_repo,
             "files": {name: str(path.resolve()) for name, path in files.items()},
             "message": f"Publish {run.name} with hftune",
         }
         try:
             made = insist("upload", request, token, patience, size=size)
         except RunFailed as error:
-            raise RunFailed(f"{error.message}; {whats_there(run, section)}", hint=error.hint) from error
+            raise RunFailed(f"{error.message}; {whats_there(run, repo, revision)}", hint=error.hint) from error
         Record(repo, revision, made["commit"], made["url"]).keep(run)
 
         listener.stage("loading it from the Hub")
@@ -125,11 +133,11 @@ def push(
     return published
 
 
-def _check(section: HubSection, token: str, patience: Patience) -> str:
+def _check(section: HubSection, run_name: str, token: str, patience: Patience) -> str:
     """The repository's id, if this account may publish there."""
-    repo = _repo_id(section)
-    request = {"repo": repo, "revision": section.revision or MAIN}
+    request = {"repo": _repo_id(section, run_name), "revision": section.hub_revision or MAIN}
     found = insist("check", request, token, patience)
+    repo: str = found["repo"]
     namespace = repo.split("/")[0]
     if namespace not in found["namespaces"]:
         raise HftuneError(
@@ -150,17 +158,18 @@ def _check_existing(repo: str, section: HubSection, found: dict[str, Any]) -> No
             f"the name {repo} is taken by a model that hftune did not publish ({', '.join(foreign[:3])})",
             hint="take another name, or put it on a branch of its own with --revision",
         )
-    if section.private and not found["private"]:
+    if section.hub_private_repo and not found["private"]:
         raise HftuneError(
             f"a private repository was asked for, but {repo} exists already and is public",
             hint="make it private in its settings on the Hub, take another name, or leave --private out",
         )
 
 
-def _repo_id(section: HubSection) -> str:
-    repo = section.push_to
-    hint = "write USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
-    if repo is None or repo.count("/") != 1:
+def _repo_id(section: HubSection, run_name: str) -> str:
+    """The repository as it is named; without an owner it is one of this account."""
+    repo = run_name if section.hub_model_id is None else section.hub_model_id
+    hint = "write --hub-model-id USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
+    if repo.count("/") > 1:
         raise HftuneError(f"a repository is USER/NAME, got {repo!r}", hint=hint)
     try:
         validate_repo_id(repo)

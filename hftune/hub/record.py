@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hftune.config.hub import HubSection
 from hftune.runs.directory import RunDir
 
 MAIN = "main"
@@ -29,11 +28,11 @@ class Record:
         run.write_published(asdict(self))
 
 
-def whats_there(run: RunDir, section: HubSection) -> str:
+def whats_there(run: RunDir, repo: str, revision: str) -> str:
     """What of this run is on the Hub, as far as it knows, as the end of a sentence."""
     known = run.read_published()
-    if known.get("repo") != section.push_to or known.get("revision") != (section.revision or MAIN):
-        return f"nothing of this run is at {section.push_to} on the Hub"
+    if known.get("repo") != repo or known.get("revision") != revision:
+        return f"nothing of this run is at {repo} on the Hub"
     where = f"{known['url']} (commit {known['commit'][:10]})"
     if known["step"] is None:
         return f"{where} holds the finished model"

@@ -49,11 +49,18 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
     account = api.whoami()
     known = {"user": account["name"], "namespaces": [account["name"], *(org["name"] for org in account["orgs"])]}
     known["role"] = account.get("auth", {}).get("accessToken", {}).get("role")
+    # A name without an owner is one of this account, as for Trainer.
+    known["repo"] = request["repo"] if "/" in request["repo"] else f"{account['name']}/{request['repo']}"
     try:
-        repo = api.model_info(request["repo"])
+        repo = api.model_info(known["repo"])
     except RepositoryNotFoundError:
         return {**known, "exists": False}
-    return {**known, "exists": True, "private": bool(repo.private), "files": _files(api, request)}
+    return {
+        **known,
+        "exists": True,
+        "private": bool(repo.private),
+        "files": _files(api, {**request, "repo": known["repo"]}),
+    }
 
 
 def upload(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
             what = "is no linear layer" if found else "names no layer"
             known = sorted({name.rpartition(".")[2] for name, linear in layers.items() if linear})
             raise HftuneError(
-                f"method.targets: {target!r} {what} of this {model.config.model_type} model",
+                f"method.target_modules: {target!r} {what} of this {model.config.model_type} model",
                 hint=did_you_mean(target, known) or f"its linear layers end in {', '.join(known)}",
             )
 

@@ -15,8 +15,8 @@ from hftune.methods.support import ARCHITECTURES
 
 def apply(model: PreTrainedModel, section: Ia3Method, fresh_modules: Sequence[str]) -> Applied:
     """Rescale the layers that are named, or keys, values and feed-forward inputs."""
-    if section.targets:
-        targets, feedforward = section.targets, section.feedforward
+    if section.target_modules:
+        targets, feedforward = section.target_modules, section.feedforward_modules
     else:
         known = ARCHITECTURES[model.config.model_type]
         targets, feedforward = (*known.ia3, *known.ia3_feedforward), known.ia3_feedforward

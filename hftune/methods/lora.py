@@ -15,18 +15,18 @@ from hftune.methods.support import ARCHITECTURES
 
 def apply(model: PreTrainedModel, section: LoraMethod, fresh_modules: Sequence[str]) -> Applied:
     """Add an update to the layers that are named, or to query and value."""
-    targets = section.targets or ARCHITECTURES[model.config.model_type].lora
+    targets = section.target_modules or ARCHITECTURES[model.config.model_type].lora
     return wrapped(
         model,
         fresh_modules,
         LoraConfig,
         {
-            "r": section.rank,
-            "lora_alpha": section.alpha,
-            "lora_dropout": section.update_dropout,
+            "r": section.r,
+            "lora_alpha": section.lora_alpha,
+            "lora_dropout": section.lora_dropout,
             "target_modules": list(targets),
         },
         formula=lambda head: f"4·L·r·d + {head}",
-        letters={"r": section.rank},
+        letters={"r": section.r},
         merge=section.merge,
     )

@@ -15,7 +15,7 @@ from hftune.methods.applied import Applied
 def apply(model: PreTrainedModel, section: PrefixMethod, fresh_modules: Sequence[str]) -> Applied:
     """Put a prefix before every layer's keys and values."""
     width = model.config.hidden_size
-    size = section.projection_size or width
+    size = section.encoder_hidden_size or width
     plain, projected = "2·L·n·d", "n·d + h·d + h + 2·L·h·d + 2·L·d"
     return wrapped(
         model,
@@ -23,10 +23,10 @@ def apply(model: PreTrainedModel, section: PrefixMethod, fresh_modules: Sequence
         PrefixTuningConfig,
         {
             **prompt_shape(model, width),
-            "num_virtual_tokens": section.virtual_tokens,
-            "prefix_projection": section.projection,
+            "num_virtual_tokens": section.num_virtual_tokens,
+            "prefix_projection": section.prefix_projection,
             "encoder_hidden_size": size,
         },
-        formula=lambda head: f"{projected if section.projection else plain} + {head}",
-        letters={"n": section.virtual_tokens, "h": size},
+        formula=lambda head: f"{projected if section.prefix_projection else plain} + {head}",
+        letters={"n": section.num_virtual_tokens, "h": size},
     )

@@ -14,7 +14,7 @@ from hftune.methods.applied import Applied
 
 def apply(model: PreTrainedModel, section: PromptMethod, fresh_modules: Sequence[str]) -> Applied:
     """Put trained embeddings before those of the text; the first position, which the head reads, is one of them."""
-    tokens, labels = section.virtual_tokens, model.config.num_labels
+    tokens, labels = section.num_virtual_tokens, model.config.num_labels
     width: int = model.get_input_embeddings().embedding_dim  # ELECTRA's is not its hidden size
     linear = f"{labels}d+{labels}"
 

@@ -15,16 +15,16 @@ from hftune.methods.applied import Applied
 def apply(model: PreTrainedModel, section: PTuningMethod, fresh_modules: Sequence[str]) -> Applied:
     """Put a prompt encoder in front; only the embeddings it has come to make are saved."""
     width: int = model.get_input_embeddings().embedding_dim
-    size = section.encoder_size or width
+    size = section.encoder_hidden_size or width
     return wrapped(
         model,
         fresh_modules,
         PromptEncoderConfig,
         {
             **prompt_shape(model, width),
-            "num_virtual_tokens": section.virtual_tokens,
+            "num_virtual_tokens": section.num_virtual_tokens,
             "encoder_hidden_size": size,
         },
         formula=lambda head: f"n·e + 2·h·e + h² + 2h + e + {head}",
-        letters={"n": section.virtual_tokens, "h": size},
+        letters={"n": section.num_virtual_tokens, "h": size},
     )

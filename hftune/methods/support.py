@@ -103,11 +103,11 @@ def check(
 
 def _check_unknown(section: MethodSection, model_type: str) -> None:
     if isinstance(section, LoraMethod | Ia3Method):
-        if section.targets:
+        if section.target_modules:
             return
         raise HftuneError(
             f"{section.kind} does not know the layers of {model_type} models",
-            hint="name them with --set method.targets=[…], or use --method bitfit, which works with every model",
+            hint="name them with --set method.target_modules=[…], or use --method bitfit, which works with every model",
         )
     tested = [name for name, entry in ARCHITECTURES.items() if section.kind not in entry.refused]
     raise HftuneError(
@@ -117,9 +117,9 @@ def _check_unknown(section: MethodSection, model_type: str) -> None:
 
 
 def _check_feedforward(section: Ia3Method) -> None:
-    strange = [name for name in section.feedforward if name not in (section.targets or ())]
+    strange = [name for name in section.feedforward_modules if name not in (section.target_modules or ())]
     if strange:
         raise HftuneError(
-            f"method.feedforward names {strange[0]!r}, which is not among method.targets",
+            f"method.feedforward_modules names {strange[0]!r}, which is not among method.target_modules",
             hint="name it in both, or leave both out",
         )

@@ -75,7 +75,8 @@ def base_to_start_from(location: str, section: ModelSection) -> ModelSection:
     kind = read_json(folder / CONFIG).get("peft_type")
     if kind not in MERGEABLE:
         raise HftuneError(
-            f"{section.name} is an adapter of the kind {str(kind)[:40]!r}, which stays beside the weights of its base, "
+            f"{section.model_name_or_path} is an adapter of the kind {str(kind)[:40]!r}, which stays beside the "
+            "weights of its base, "
             "so no training can start from it",
             hint="start from its base, or from an adapter of the kind lora or ia3, or train with --method full",
         )
@@ -94,10 +95,10 @@ def save_adapter(model: PeftModel, folder: Path, base: ModelSection) -> None:
     """Adapter weights and configuration, and the base where nobody else could get it by its name."""
     config = model.peft_config[model.active_adapter]
     # An adapter that training started from is in the weights now, and no base by its name.
-    merged = cached_path(base.name, CONFIG, base.revision) is not None
-    beside = base.from_scratch or Path(base.name).exists() or merged
-    config.base_model_name_or_path = BESIDE if beside else base.name
-    config.revision = None if beside else base.revision
+    merged = cached_path(base.model_name_or_path, CONFIG, base.model_revision) is not None
+    beside = base.from_scratch or Path(base.model_name_or_path).exists() or merged
+    config.base_model_name_or_path = BESIDE if beside else base.model_name_or_path
+    config.model_revision = None if beside else base.model_revision
     # False: peft would ask the Hub whether the vocabulary has changed, and it never has.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink()  # an empty form; the card of the run is written elsewhere
@@ -124,7 +125,9 @@ def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSect
     """Folder of an adapter, and its base with what may be trusted of it."""
     trusted(location, section)  # what is in base/ is part of the same repository, and read at the same revision
     local = Path(location).is_dir()
-    folder = Path(location if local else snapshot_download(location, revision=section.revision, allow_patterns=FILES))
+    folder = Path(
+        location if local else snapshot_download(location, revision=section.model_revision, allow_patterns=FILES)
+    )
     refuse_unsafe(str(folder), section)
     _check_weights(folder, section)
     config = read_json(folder / CONFIG)
@@ -132,7 +135,8 @@ def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSect
     if named == BESIDE:
         if not (folder / BASE / "config.json").is_file():
             raise HftuneError(
-                f"the adapter {section.name} names its base {BESIDE!r}, but has no model there (no {BASE}/config.json)",
+                f"the adapter {section.model_name_or_path} names its base {BESIDE!r}, but has no model there (no "
+                f"{BASE}/config.json)",
                 hint="take the adapter again from where it was saved, with all its folders",
             )
         base = section.model_copy(update={"name": str(folder / BASE), "revision": None, "trust_base_code": None})
@@ -140,15 +144,18 @@ def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSect
         base = base_on_hub(section, named, revision)
     else:
         raise HftuneError(
-            f"the adapter {section.name} names its base as {str(named)[:100]!r}, which is no model on the Hub",
+            f"the adapter {section.model_name_or_path} names its base as {str(named)[:100]!r}, which is no model on "
+            "the Hub",
             hint=f"put the base into {BASE}/ beside the adapter, and name it {BESIDE!r} in {CONFIG}",
         )
     if config.get("megatron_config") is not None:  # peft would import the module that it names
-        raise HftuneError(f"the adapter {section.name} is one for Megatron", hint="take an adapter of another kind")
+        raise HftuneError(
+            f"the adapter {section.model_name_or_path} is one for Megatron", hint="take an adapter of another kind"
+        )
     _refuse_elsewhere(config, section)
     _refuse_no_model(base, section)
-    check_adapter_config(config, folder, section.name)
-    refuse_unsafe(base.name, base)
+    check_adapter_config(config, folder, section.model_name_or_path)
+    refuse_unsafe(base.model_name_or_path, base)
     return folder, base
 
 
@@ -157,7 +164,8 @@ def _refuse_elsewhere(config: dict[str, Any], section: ModelSection) -> None:
     found = next((name for name in ELSEWHERE if config.get(name) not in (None, {}, "mirror")), None)
     if found is not None:
         raise HftuneError(
-            f"the adapter {section.name} leads out of itself: {CONFIG} names {str(config[found])[:200]!r} as {found}",
+            f"the adapter {section.model_name_or_path} leads out of itself: {CONFIG} names "
+            f"{str(config[found])[:200]!r} as {found}",
             hint="take an adapter that consists of its own weights and a base",
         )
 
@@ -165,10 +173,11 @@ def _refuse_elsewhere(config: dict[str, Any], section: ModelSection) -> None:
 def _refuse_no_model(base: ModelSection, section: ModelSection) -> None:
     """A base is a whole model: of another adapter, transformers would load the base that this one names in turn."""
     with explained(base):
-        is_whole = not is_adapter(base.name, base.revision)
+        is_whole = not is_adapter(base.model_name_or_path, base.model_revision)
     if not is_whole:
         raise HftuneError(
-            f"the base of the adapter {section.name} is an adapter itself ({base.name}); a whole model is expected",
+            f"the base of the adapter {section.model_name_or_path} is an adapter itself "
+            f"({base.model_name_or_path}); a whole model is expected",
             hint="merge that adapter into its base, and save the result as the base",
         )
 
@@ -179,7 +188,7 @@ def _check_weights(folder: Path, section: ModelSection) -> None:
         return
     if not (folder / BIN).is_file():
         raise HftuneError(
-            f"the adapter {section.name} has no weights: expected {WEIGHTS} or {BIN}",
+            f"the adapter {section.model_name_or_path} has no weights: expected {WEIGHTS} or {BIN}",
             hint="take the adapter again from where it was saved",
         )
     if reason := pickles.fault(folder / BIN):
@@ -188,7 +197,7 @@ def _check_weights(folder: Path, section: ModelSection) -> None:
             reason,
             hint="don't use this file: take the adapter from its author again, or choose one with .safetensors weights",
         )
-    report_adapter_bin(section.name)
+    report_adapter_bin(section.model_name_or_path)
 
 
 def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | None) -> PeftModel:
@@ -201,17 +210,19 @@ def load_adapter(location: str, section: ModelSection, labels: Sequence[str] | N
     """
     if not labels:
         raise HftuneError(
-            f"{section.name} is an adapter without hftune.json, so its labels are not known",
+            f"{section.model_name_or_path} is an adapter without hftune.json, so its labels are not known",
             hint="load it with peft and save the merged model, or use an adapter that hftune saved",
         )
     folder, base_section = adapter_parts(location, section)
     with explained(base_section):
-        config = load_auto_config(base_section.name, **whose_code(base_section.name, base_section))
+        config = load_auto_config(
+            base_section.model_name_or_path, **whose_code(base_section.model_name_or_path, base_section)
+        )
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: index for index, label in enumerate(labels)}
         # The base may bring a head for other labels; the adapter brings the one that was trained.
         base, new = load_weights(
-            AutoModelForSequenceClassification, base_section.name, base_section, config, other_labels=True
+            AutoModelForSequenceClassification, base_section.model_name_or_path, base_section, config, other_labels=True
         )
         return join(base, folder, section, new)
 
@@ -236,7 +247,7 @@ def join(base: PreTrainedModel, folder: Path, section: ModelSection, new: Collec
     lacking = [name for name in missing if "prompt_encoder" not in name] + sorted(set(new) - brought)
     if lacking:
         raise HftuneError(
-            f"the adapter {section.name} has no weights for {lacking[0]}, and its base has none either",
+            f"the adapter {section.model_name_or_path} has no weights for {lacking[0]}, and its base has none either",
             hint="take the adapter again from where it was saved",
         )
     model.eval()

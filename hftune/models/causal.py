@@ -46,16 +46,16 @@ def load_causal_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     config = load_config(section, tokenizer)
     if section.from_scratch:
         return LoadedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), ())
-    location = locate(section.name)
+    location = locate(section.model_name_or_path)
     with explained(section):
-        refuse_other_kinds(section.name, saved_facts(location, section.revision), config)
-        if is_adapter(location, section.revision):
-            joined, _, _ = load_saved_lm(section.name, section, "cpu")
+        refuse_other_kinds(section.model_name_or_path, saved_facts(location, section.model_revision), config)
+        if is_adapter(location, section.model_revision):
+            joined, _, _ = load_saved_lm(section.model_name_or_path, section, "cpu")
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             missing = set(with_weights_of(joined, model))
         else:
             model, missing = load_weights(AutoModelForCausalLM, location, section, config)
-    refuse_headless(section.name, missing)
+    refuse_headless(section.model_name_or_path, missing)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, ())
 
@@ -126,20 +126,20 @@ def load_saved_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
     """Model in evaluation mode, tokenizer and facts, from a folder, a run or a Hub id."""
     mingpt.register()
-    section = section or ModelSection(name=name)
+    section = section or ModelSection(model_name_or_path=name)
     location = locate(name)
     refuse_unsafe(location, section)
     ask_first(location, section, USED)
     with explained(section, USED):
         tokenizer = load_auto_tokenizer(location, **whose_code(location, section))
-        facts = saved_facts(location, section.revision)
-        adapted = is_adapter(location, section.revision)
+        facts = saved_facts(location, section.model_revision)
+        adapted = is_adapter(location, section.model_revision)
         folder, base = adapter_parts(location, section) if adapted else (None, section)
-        name = base.name if adapted else location
+        name = base.model_name_or_path if adapted else location
         config = load_auto_config(name, **whose_code(name, base))
-        refuse_other_kinds(section.name, facts, config)
+        refuse_other_kinds(section.model_name_or_path, facts, config)
         model, missing = load_weights(AutoModelForCausalLM, name, base, config)
-        refuse_headless(section.name, missing)
+        refuse_headless(section.model_name_or_path, missing)
         if folder is not None:
             model = join(model, folder, section)
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -87,14 +87,14 @@ def how_to_load(location: str, section: ModelSection) -> dict[str, Any]:
     safetensors, or else from .bin with ``weights_only=True``, which is reported.
     """
     request_no_conversion()
-    check_weights(section.name, location, section.revision)
-    report_bin(section.name, location, section.revision)
+    check_weights(section.model_name_or_path, location, section.model_revision)
+    report_bin(section.model_name_or_path, location, section.model_revision)
     return {**whose_code(location, section), "weights_only": True, "dtype": torch.float32}
 
 
 def whose_code(location: str, section: ModelSection) -> dict[str, Any]:
     """Arguments of every other ``from_pretrained``: which revision, and whether its code may run."""
-    return {"revision": section.revision, "trust_remote_code": trusted(location, section)}
+    return {"revision": section.model_revision, "trust_remote_code": trusted(location, section)}
 
 
 def locate_tokenizer(name: str) -> str:
@@ -109,9 +109,9 @@ def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FRO
         return
     with explained(section, wanted):
         try:
-            ask_hub(location, section.revision)
+            ask_hub(location, section.model_revision)
         except Exception as error:
-            cached = try_to_load_from_cache(location, "config.json", revision=section.revision)
+            cached = try_to_load_from_cache(location, "config.json", revision=section.model_revision)
             if not isinstance(cached, str):
                 raise OSError(f"no answer about {location}") from error
 
@@ -128,8 +128,8 @@ def _is_possible(path: Path) -> bool:
 def refuse_unsafe(location: str, section: ModelSection) -> None:
     """Refuse a checkpoint that leads out of itself, and one whose weights are in another format."""
     with explained(section):
-        refuse_leading_out(location, section.revision)
-    check_weights(section.name, location, section.revision)
+        refuse_leading_out(location, section.model_revision)
+    check_weights(section.model_name_or_path, location, section.model_revision)
 
 
 @contextmanager
@@ -140,12 +140,12 @@ def explained(section: ModelSection, wanted: Wanted = STARTED_FROM) -> Iterator[
     except HftuneError:
         raise
     except Exception as error:  # whatever a stranger's files make the loaders raise
-        refuse_bad_bin(locate(section.name), section.revision)
+        refuse_bad_bin(locate(section.model_name_or_path), section.model_revision)
         raise _explain(error, section, wanted) from error
 
 
 def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> HftuneError:
-    name, what, chain = section.name, wanted.what, list(_chain(error))
+    name, what, chain = section.model_name_or_path, wanted.what, list(_chain(error))
     text = " ".join(str(link) for link in chain)
     if any(isinstance(link, GatedRepoError) for link in chain):
         return HftuneError(
@@ -153,8 +153,8 @@ def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> Hft
         )
     if any(isinstance(link, RevisionNotFoundError) for link in chain):
         return HftuneError(
-            f"the {what} {name} has no revision {section.revision!r}",
-            hint="leave model.revision out, or name a branch, tag or commit that exists",
+            f"the {what} {name} has no revision {section.model_revision!r}",
+            hint="leave model.model_revision out, or name a branch, tag or commit that exists",
         )
     if any(isinstance(link, (RepositoryNotFoundError, HFValidationError)) for link in chain):
         return HftuneError(
@@ -170,7 +170,8 @@ def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> Hft
     if "trust_remote_code" in text:
         return HftuneError(
             f"{name} comes with Python code of its own, which is not run unasked",
-            hint="read that code, then pass --trust-remote-code, with model.revision set to the commit you read; for "
+            hint="read that code, then pass --trust-remote-code, with model.model_revision set to the commit you "
+            "read; for "
             "the base of an adapter, --trust-base-code REPO@COMMIT",
         )
     if any(isinstance(link, ImportError) for link in chain) and ("tiktoken" in text or "sentencepiece" in text):

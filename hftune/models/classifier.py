@@ -31,8 +31,6 @@ from hftune.models.first_token import read_first_only
 from hftune.models.onnx_model import GRAPH, OnnxModel, is_onnx
 from hftune.models.weights import load_weights
 
-TRUNCATION = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
-
 
 @dataclass(frozen=True)
 class Classifier:
@@ -42,7 +40,7 @@ class Classifier:
     tokenizer: PreTrainedTokenizerBase
     labels: tuple[str, ...]
     max_length: int
-    truncate: str
+    truncation: str
     reads_pairs: bool | None = None
     """Whether it was trained on pairs of texts; None for a model that is not ours, which does not say."""
 
@@ -57,7 +55,7 @@ class Classifier:
                 if self.reads_pairs
                 else "leave the second texts out",
             )
-        return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncate=self.truncate)
+        return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncation=self.truncation)
 
     def logits(
         self,
@@ -103,20 +101,20 @@ class Classifier:
         return {
             "labels": list(self.labels),
             "max_length": self.max_length,
-            "truncate": self.truncate,
+            "truncation": self.truncation,
             "pairs": self.reads_pairs,
         }
 
     @classmethod
     def load(cls, name: str, *, section: ModelSection | None = None, device: str | None = None) -> Classifier:
         """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier, or an adapter of ours."""
-        section = section or ModelSection(name=name)
+        section = section or ModelSection(model_name_or_path=name)
         location = locate(name)
         refuse_unsafe(location, section)
         ask_first(location, section, USED)
         with explained(section, USED):
             tokenizer = load_auto_tokenizer(location, **whose_code(location, section))
-            facts = saved_facts(location, section.revision)
+            facts = saved_facts(location, section.model_revision)
             model = _load_model(location, section, facts)
         pad_with_eos(tokenizer, name)
         set_padding(model, tokenizer)
@@ -134,7 +132,7 @@ class Classifier:
             tokenizer=tokenizer,
             labels=names,
             max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
-            truncate=facts.get("truncate", "longest"),
+            truncation=facts.get("truncation", "longest_first"),
             reads_pairs=facts.get("pairs"),
         )
 
@@ -168,7 +166,7 @@ def _full_precision() -> Iterator[None]:
 
 def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
     graph = Path(location) if is_onnx(Path(location)) else None
-    if graph is None and is_adapter(location, section.revision):
+    if graph is None and is_adapter(location, section.model_revision):
         return load_adapter(location, section, facts.get("labels"))
     config = load_auto_config(location, **whose_code(location, section))
     if graph is not None:
@@ -176,8 +174,8 @@ def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> 
     model, missing = load_weights(AutoModelForSequenceClassification, location, section, config)
     if missing:
         raise HftuneError(
-            f"{section.name} is no classifier: it has no weights for {sorted(missing)[0]}",
-            hint=f"train it first: hftune classify --model {section.name}",
+            f"{section.model_name_or_path} is no classifier: it has no weights for {sorted(missing)[0]}",
+            hint=f"train it first: hftune classify --model {section.model_name_or_path}",
         )
     return model
 
@@ -188,7 +186,7 @@ def encode(
     pairs: Sequence[str] | None,
     *,
     max_length: int,
-    truncate: str,
+    truncation: str,
 ) -> list[dict[str, list[int]]]:
     """Token ids of each row. Training and prediction both come through here, so they can't differ."""
     if len(texts) == 0:
@@ -197,16 +195,17 @@ def encode(
         columns = tokenizer(
             list(texts),
             list(pairs) if pairs is not None else None,
-            truncation=TRUNCATION[truncate] if pairs is not None else True,
+            truncation=truncation if pairs is not None else True,
             max_length=max_length,
         )
     except Exception as error:  # the tokenizers library has no class of its own for this
         if "too short" not in str(error):
             raise
-        kept = "first" if truncate == "second" else "second"
+        kept = "first" if truncation == "only_second" else "second"
         raise HftuneError(
-            f"data.truncate is {truncate!r}, but in one row the {kept} text alone is longer than data.max_length "
+            f"data.truncation is {truncation!r}, but in one row the {kept} text alone is longer than "
+            "data.max_seq_length "
             f"({max_length})",
-            hint="use a larger --max-length, or --set data.truncate=longest",
+            hint="use a larger --max-length, or --set data.truncation=longest_first",
         ) from error
     return [{name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))]

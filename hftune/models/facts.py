@@ -26,7 +26,7 @@ class Facts(BaseModel):
     task: str = ABSENT
     labels: Annotated[list[str], Field(min_length=1)] = ABSENT
     max_length: Annotated[int, Field(ge=1, lt=2**31)] = ABSENT
-    truncate: Literal["longest", "first", "second"] = ABSENT
+    truncation: Literal["longest_first", "only_first", "only_second"] = ABSENT
     pairs: bool | None = None
     longest_answer: Annotated[int, Field(ge=1, lt=2**31)] = ABSENT
     document_start: bool = ABSENT

@@ -57,34 +57,37 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
         texts: The training texts.
         padded: Whether batches need padding, and so the tokenizer a token for it.
     """
-    if section.from_scratch and section.tokenizer is None:
+    if section.from_scratch and section.tokenizer_name is None:
         return preset(section).train_tokenizer(texts, section.vocab_size)
     source = section
-    if section.tokenizer is not None:
+    if section.tokenizer_name is not None:
         # One that is named apart from the model has revisions of its own, so that no commit of its code is known.
-        local = section.trust_remote_code and Path(section.tokenizer).is_dir()
-        source = section.model_copy(update={"name": section.tokenizer, "revision": None, "trust_remote_code": local})
-    location = locate_tokenizer(source.name)
-    wanted = STARTED_FROM if section.tokenizer is None else TOKENIZER
+        local = section.trust_remote_code and Path(section.tokenizer_name).is_dir()
+        source = section.model_copy(
+            update={"name": section.tokenizer_name, "revision": None, "trust_remote_code": local}
+        )
+    location = locate_tokenizer(source.model_name_or_path)
+    wanted = STARTED_FROM if section.tokenizer_name is None else TOKENIZER
     ask_first(location, source, wanted)
     mingpt.register()
     with explained(source, wanted):
-        if section.tokenizer is None and not Path(location).is_dir():
+        if section.tokenizer_name is None and not Path(location).is_dir():
             # Without this, a repository that holds no model at all is refused for lack of a tokenizer.
-            check_weights(source.name, location, source.revision)
-        refuse_leading_out(location, source.revision)
+            check_weights(source.model_name_or_path, location, source.model_revision)
+        refuse_leading_out(location, source.model_revision)
         tokenizer = load_auto_tokenizer(location, **whose_code(location, source))
     if not _ordinary(tokenizer):
         # transformers makes up an empty one for a folder that holds none: every word would be unknown.
         raise HftuneError(
-            f"{source.name} brings no tokenizer: only special tokens are known",
+            f"{source.model_name_or_path} brings no tokenizer: only special tokens are known",
             hint="name one with --tokenizer: the one that the checkpoint was trained with",
         )
     if padded:
-        pad_with_eos(tokenizer, source.name)
+        pad_with_eos(tokenizer, source.model_name_or_path)
         if tokenizer.pad_token is None:
             raise HftuneError(
-                f"the tokenizer of {source.name} has no padding token and no end-of-text token to pad with, so texts "
+                f"the tokenizer of {source.model_name_or_path} has no padding token and no end-of-text token to pad "
+                "with, so texts "
                 "can't be batched",
                 hint="choose another checkpoint, or add a pad_token to its tokenizer_config.json",
             )
@@ -97,13 +100,13 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
         config = preset(section).build_config(tokenizer)
     else:
         mingpt.register()  # a saved one is loaded with our code, not with the code that lies beside it
-        location = locate(section.name)
+        location = locate(section.model_name_or_path)
         refuse_unsafe(location, section)
         with explained(section):
             source = section
-            if is_adapter(location, section.revision):
+            if is_adapter(location, section.model_revision):
                 source = base_to_start_from(location, section)
-                location = source.name
+                location = source.model_name_or_path
             config = load_auto_config(location, **whose_code(location, source))
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
@@ -131,7 +134,7 @@ def _sequence_classifier(
     config = load_config(section, tokenizer)
     if config.model_type == mingpt.MinGPTConfig.model_type:
         raise HftuneError(
-            f"{section.name} is a minGPT, which writes text and has no head for labels",
+            f"{section.model_name_or_path} is a minGPT, which writes text and has no head for labels",
             hint="take an encoder (BERT, RoBERTa …); a minGPT learns to answer with `hftune finetune --from`",
         )
     brought = tuple(config.id2label.values())
@@ -139,10 +142,10 @@ def _sequence_classifier(
     config.label2id = {label: index for index, label in enumerate(labels)}
     if section.from_scratch:
         return LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), ())
-    location = locate(section.name)
+    location = locate(section.model_name_or_path)
     with explained(section):
-        if is_adapter(location, section.revision):
-            brought = tuple(saved_facts(location, section.revision).get("labels") or ())
+        if is_adapter(location, section.model_revision):
+            brought = tuple(saved_facts(location, section.model_revision).get("labels") or ())
             joined = load_adapter(location, section, brought)  # first: it registers the class of a base with own code
             model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
             new = set(with_weights_of(joined, model))
@@ -165,22 +168,24 @@ def check_vocabulary(section: ModelSection, model: PreTrainedModel, tokenizer: P
     embedded = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > embedded:
         raise HftuneError(
-            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.name} embeds {embedded}: it was "
+            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.model_name_or_path} embeds "
+            f"{embedded}: it was "
             "trained with another vocabulary",
-            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer out",
+            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer_name out",
         )
-    if section.tokenizer is None:
+    if section.tokenizer_name is None:
         return
     with explained(section):
-        location = locate(section.name)
+        location = locate(section.model_name_or_path)
         own = load_auto_tokenizer(location, **whose_code(location, section))
     theirs, ours = _ordinary(own), tokenizer.get_vocab()
     moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
     if moved is not None:
         raise HftuneError(
-            f"model.tokenizer is {section.tokenizer}, whose vocabulary is not that of the checkpoint {section.name}: "
+            f"model.tokenizer_name is {section.tokenizer_name}, whose vocabulary is not that of the checkpoint "
+            f"{section.model_name_or_path}: "
             f"{moved!r} is number {theirs[moved]} there and {ours.get(moved, 'not known')} here",
-            hint="leave model.tokenizer out",
+            hint="leave model.tokenizer_name out",
         )
 
 

@@ -56,7 +56,7 @@ def load_joint(
     The head comes from the checkpoint where that has one; torch's random state does not depend on it.
     """
     loaded = load_sequence_classifier(section, tokenizer, labels, skip_unread=skip_unread)
-    whole = not section.from_scratch and not is_adapter(locate(section.name), section.revision)
+    whole = not section.from_scratch and not is_adapter(locate(section.model_name_or_path), section.model_revision)
     head = _brought_head(section, loaded.model) if whole else None
     joint = with_mlm_head(loaded.model, head)
     fresh = () if head is not None else (joint.head_name,)
@@ -67,11 +67,11 @@ def load_joint(
 def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
     """A masked language model, in fp32; its head is the checkpoint's where that has one."""
     config = load_config(section, tokenizer)
-    check_family(config, section.name)
+    check_family(config, section.model_name_or_path)
     wanted = MASKED[config.model_type]
     if section.from_scratch:
         return LoadedModel(wanted._from_config(config, dtype=torch.float32), ())
-    refuse_adapter(locate(section.name), section.revision)
+    refuse_adapter(locate(section.model_name_or_path), section.model_revision)
     model, missing = _from_checkpoint(wanted, section, config)
     check_vocabulary(section, model, tokenizer)
     return LoadedModel(model, modules_of(missing))
@@ -87,16 +87,16 @@ def reload_masked_lm(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizer
     """A saved masked language model, to score it, and its tokenizer."""
     refuse_leading_out(str(folder))
     refuse_adapter(str(folder))
-    section = ModelSection(name=str(folder))
-    config = load_auto_config(section.name, **whose_code(section.name, section))
-    check_family(config, section.name)
+    section = ModelSection(model_name_or_path=str(folder))
+    config = load_auto_config(section.model_name_or_path, **whose_code(section.model_name_or_path, section))
+    check_family(config, section.model_name_or_path)
     model, missing = _from_checkpoint(MASKED[config.model_type], section, config)
     if missing:
         raise HftuneError(
             f"{folder} is no masked language model: it has no weights for {sorted(missing)[0]}",
             hint="the folder was changed; take the model folder of the run again",
         )
-    return model, load_auto_tokenizer(section.name, trust_remote_code=False)
+    return model, load_auto_tokenizer(section.model_name_or_path, trust_remote_code=False)
 
 
 def fill_statistics(
@@ -156,10 +156,10 @@ def _from_checkpoint(
     wanted: type[PreTrainedModel], section: ModelSection, config: PreTrainedConfig, *, again: bool = False
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the names of weights that the checkpoint lacks. Draws of fresh weights leave no trace."""
-    location = locate(section.name)
+    location = locate(section.model_name_or_path)
     refuse_unsafe(location, section)
     with explained(section), torch.random.fork_rng():
-        beside = BESIDE if _has_beside(location, section.revision) else ""
+        beside = BESIDE if _has_beside(location, section.model_revision) else ""
         return load_weights(wanted, location, section, config, subfolder=beside, again=again)
 
 

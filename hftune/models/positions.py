@@ -38,12 +38,13 @@ def check_length(config: PreTrainedConfig, max_length: int, virtual_tokens: int 
         return
     if not virtual_tokens:
         raise HftuneError(
-            f"data.max_length is {max_length}, but this {config.model_type} model has {limit} positions",
+            f"data.max_seq_length is {max_length}, but this {config.model_type} model has {limit} positions",
             hint=f"use --max-length {limit} or less",
         )
-    left = {"--max-length ": limit - virtual_tokens, "--set method.virtual_tokens=": limit - max_length}
+    left = {"--max-length ": limit - virtual_tokens, "--set method.num_virtual_tokens=": limit - max_length}
     raise HftuneError(
-        f"{max_length} tokens of text (data.max_length) and {virtual_tokens} virtual tokens (method.virtual_tokens) "
+        f"{max_length} tokens of text (data.max_seq_length) and {virtual_tokens} virtual tokens "
+        "(method.num_virtual_tokens) "
         f"make {max_length + virtual_tokens}, but this {config.model_type} model has {limit} positions",
         hint=f"lower one of them: {' or '.join(f'{flag}{most}' for flag, most in left.items() if most > 0) or 'both'}",
     )

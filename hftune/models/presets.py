@@ -44,11 +44,12 @@ class Preset:
 
     config: Callable[..., PreTrainedConfig]
     tokenizer: Callable[[], PreTrainedTokenizerBase]
-    positions: int
-    layers: int
-    width: int
-    heads: int
-    feed_forward: int
+    max_position_embeddings: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int | None = None
+    """Four times hidden_size by default."""
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """The architecture with this tokenizer's vocabulary and padding."""
@@ -57,11 +58,11 @@ class Preset:
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.cls_token_id,
             eos_token_id=tokenizer.sep_token_id,
-            max_position_embeddings=self.positions,
-            num_hidden_layers=self.layers,
-            hidden_size=self.width,
-            num_attention_heads=self.heads,
-            intermediate_size=self.feed_forward,
+            max_position_embeddings=self.max_position_embeddings,
+            num_hidden_layers=self.num_hidden_layers,
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            intermediate_size=self.intermediate_size or 4 * self.hidden_size,
         )
 
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
@@ -100,13 +101,14 @@ class MinGPTPreset:
 
     causal: ClassVar[bool] = True
 
-    layers: int = 4
-    heads: int = 8
-    width: int = 256
-    block: int = 128
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 8
+    hidden_size: int = 256
+    intermediate_size: int | None = None
+    block_size: int = 128
     attention: str = "vanilla"
-    pieces: bool = False
-    """Whether it reads pieces of words that are learned from the text, and not its characters."""
+    tokenizer_type: str = "char"
+    """char, or bpe: tokens that are trained on the text."""
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """The architecture with this tokenizer's vocabulary; generation ends where training sequences do."""
@@ -116,23 +118,29 @@ class MinGPTPreset:
                 vocab_size=len(tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
                 eos_token_id=ends[0] if len(ends) == 1 else ends or None,
-                block_size=self.block,
-                hidden_size=self.width,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
+                block_size=self.block_size,
+                hidden_size=self.hidden_size,
+                num_hidden_layers=self.num_hidden_layers,
+                num_attention_heads=self.num_attention_heads,
+                intermediate_size=self.intermediate_size,
                 attention=self.attention,
             )
         except ValueError as error:
-            reason = str(error).replace("hidden_size", "model.width").replace("num_attention_heads", "model.heads")
+            reason = (
+                str(error)
+                .replace("hidden_size", "model.hidden_size")
+                .replace("num_attention_heads", "model.num_attention_heads")
+            )
             raise HftuneError(
-                f"no minGPT has this shape: {reason}", hint="change model.width, model.heads or model.block"
+                f"no minGPT has this shape: {reason}",
+                hint="change model.hidden_size, model.num_attention_heads or model.block_size",
             ) from error
 
     def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
         """One token a character of the texts, so that the size is theirs; or learned pieces, as many as asked for."""
-        if self.pieces:
-            return build_piece_tokenizer(texts, vocab_size, block_size=self.block)
-        return build_char_tokenizer([TYPEABLE, *texts], block_size=self.block)
+        if self.tokenizer_type == "bpe":
+            return build_piece_tokenizer(texts, vocab_size, block_size=self.block_size)
+        return build_char_tokenizer([TYPEABLE, *texts], block_size=self.block_size)
 
 
 @dataclass(frozen=True)
@@ -141,10 +149,11 @@ class GPT2Preset:
 
     causal: ClassVar[bool] = True
 
-    layers: int
-    heads: int
-    width: int
-    block: int = 128
+    num_hidden_layers: int
+    num_attention_heads: int
+    hidden_size: int
+    intermediate_size: int | None = None
+    max_position_embeddings: int = 128
 
     def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """The architecture with this tokenizer's vocabulary."""
@@ -153,10 +162,11 @@ class GPT2Preset:
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
-            n_positions=self.block,
-            n_embd=self.width,
-            n_layer=self.layers,
-            n_head=self.heads,
+            n_positions=self.max_position_embeddings,
+            n_embd=self.hidden_size,
+            n_layer=self.num_hidden_layers,
+            n_head=self.num_attention_heads,
+            n_inner=self.intermediate_size,
             # Drawing masks on a CPU costs as much as the work they guard; model.dropout asks for them.
             resid_pdrop=0.0,
             embd_pdrop=0.0,
@@ -169,35 +179,45 @@ class GPT2Preset:
 
 
 PRESETS: dict[str, Preset | MinGPTPreset | GPT2Preset] = {
-    "bert-tiny": Preset(BertConfig, BertTokenizer, 512, layers=2, width=128, heads=2, feed_forward=512),
-    "tinybert": Preset(BertConfig, BertTokenizer, 512, layers=4, width=312, heads=12, feed_forward=1200),
+    "bert-tiny": Preset(BertConfig, BertTokenizer, 512, num_hidden_layers=2, hidden_size=128, num_attention_heads=2),
+    "tinybert": Preset(
+        BertConfig,
+        BertTokenizer,
+        512,
+        num_hidden_layers=4,
+        hidden_size=312,
+        num_attention_heads=12,
+        intermediate_size=1200,
+    ),
     "roberta-tiny": Preset(
         RobertaConfig,
         _roberta_tokenizer,
         512 + ROBERTA_OFFSET,
-        layers=2,
-        width=128,
-        heads=2,
-        feed_forward=512,
+        num_hidden_layers=2,
+        hidden_size=128,
+        num_attention_heads=2,
     ),
     "mingpt": MinGPTPreset(),
-    "mingpt-tiny": MinGPTPreset(layers=2, heads=4, width=64),
-    "gpt2-tiny": GPT2Preset(layers=2, heads=2, width=128),
+    "mingpt-tiny": MinGPTPreset(num_hidden_layers=2, num_attention_heads=4, hidden_size=64),
+    "gpt2-tiny": GPT2Preset(num_hidden_layers=2, num_attention_heads=2, hidden_size=128),
 }
 
 
 def preset(section: ModelSection) -> Preset | MinGPTPreset | GPT2Preset:
     """The preset of a ``scratch:<preset>`` model, in the shape that is asked for."""
-    key = section.name.removeprefix(SCRATCH)
+    key = section.model_name_or_path.removeprefix(SCRATCH)
     if key not in PRESETS:
         raise HftuneError(
             f"no scratch model {key!r}: there are {', '.join(PRESETS)}",
             hint=did_you_mean(key, PRESETS) or f"use --model {SCRATCH}{next(iter(PRESETS))}",
         )
     found = PRESETS[key]
-    if not isinstance(found, MinGPTPreset):
-        return found
-    return replace(found, **section.shape, pieces=section.reads_pieces)
+    changes = dict(section.shape)
+    if isinstance(found, MinGPTPreset) and section.tokenizer_type is not None:
+        changes["tokenizer_type"] = section.tokenizer_type
+    if "hidden_size" in changes:
+        changes = {"intermediate_size": None, **changes}
+    return replace(found, **changes)
 
 
 def refuse_other_head(section: ModelSection, *, causal: bool) -> None:
@@ -207,5 +227,6 @@ def refuse_other_head(section: ModelSection, *, causal: bool) -> None:
     fitting = [name for name, known in PRESETS.items() if known.causal == causal]
     needed = "a model that predicts the next token" if causal else "an encoder"
     raise HftuneError(
-        f"this task needs {needed}; {section.name} is none", hint=f"use --model {SCRATCH}{' or '.join(fitting)}"
+        f"this task needs {needed}; {section.model_name_or_path} is none",
+        hint=f"use --model {SCRATCH}{' or '.join(fitting)}",
     )

@@ -36,14 +36,15 @@ def trusted(location: str, section: ModelSection) -> bool:
     """
     if not section.trust_remote_code or section.from_scratch:
         return False
-    if not Path(location).is_dir() and not COMMIT.fullmatch(section.revision or ""):
-        at = f"{section.revision!r}, which can be moved" if section.revision else "no revision"
+    if not Path(location).is_dir() and not COMMIT.fullmatch(section.model_revision or ""):
+        at = f"{section.model_revision!r}, which can be moved" if section.model_revision else "no revision"
         raise HftuneError(
             f"code that comes with {location} may run, but at {at}: what was read today is not what runs tomorrow",
-            hint="name the commit whose code you have read: --set model.revision=COMMIT (--revision COMMIT where there "
+            hint="name the commit whose code you have read: --set model.model_revision=COMMIT (--revision COMMIT "
+            "where there "
             "is that flag), 40 digits",
         )
-    elsewhere = sorted(_code_elsewhere(location, section.revision))
+    elsewhere = sorted(_code_elsewhere(location, section.model_revision))
     if elsewhere:
         raise HftuneError(
             f"the code of {location} is in another place ({', '.join(elsewhere)}), which no revision pins",
@@ -67,7 +68,8 @@ def base_on_hub(adapter: ModelSection, name: str, revision: str | None) -> Model
     """
     if os.path.lexists(name):
         raise HftuneError(
-            f"the adapter {adapter.name} names its base {name!r}: a model on the Hub, and also a path in the current "
+            f"the adapter {adapter.model_name_or_path} names its base {name!r}: a model on the Hub, and also a path "
+            "in the current "
             f"folder ({Path(name).absolute()}), which would be read instead",
             hint=f"run the command in another folder, or rename {name}. If that path is the base, put a copy of it "
             "into base/ of the adapter, and name it './base' in adapter_config.json",
@@ -82,7 +84,8 @@ def base_on_hub(adapter: ModelSection, name: str, revision: str | None) -> Model
     if needed is not None:
         given = f"; consent was given to {consent}" if consent else ""
         raise HftuneError(
-            f"the base of the adapter {adapter.name} needs Python code of its own: that of {name} at the commit "
+            f"the base of the adapter {adapter.model_name_or_path} needs Python code of its own: that of {name} at "
+            "the commit "
             f"{needed} would run{given}",
             hint=f"read that code, then pass --trust-base-code {name}@{needed}",
         )

@@ -63,7 +63,7 @@ def load_weights(
     mismatched = {entry[0] for entry in info["mismatched_keys"]}
     refuse_incomplete(section, model, info["missing_keys"], mismatched, other_labels=other_labels)
     if prefix and not again:
-        logger.info("Stripped the prefix %r from the weight names of %s", prefix, section.name)
+        logger.info("Stripped the prefix %r from the weight names of %s", prefix, section.model_name_or_path)
     return model, {*info["missing_keys"], *mismatched}
 
 
@@ -80,7 +80,8 @@ def refuse_incomplete(
     lacking = sorted(name for name in missing if name.startswith(encoder) and not name.startswith(encoder + POOLER))
     if lacking:
         raise HftuneError(
-            f"the weights of {section.name} are not those of a {model.config.model_type} model: {len(lacking)} weights "
+            f"the weights of {section.model_name_or_path} are not those of a {model.config.model_type} model: "
+            f"{len(lacking)} weights "
             f"of the encoder are missing, such as {lacking[0]}",
             hint="check model_type and the number of layers in its config.json and the names in its weights, or choose "
             "another checkpoint",
@@ -88,7 +89,7 @@ def refuse_incomplete(
     strange = sorted(name for name in mismatched if not other_labels or name.startswith(encoder))
     if strange:
         raise HftuneError(
-            f"the weights of {section.name} do not fit its configuration: {strange[0]} has another shape",
+            f"the weights of {section.model_name_or_path} do not fit its configuration: {strange[0]} has another shape",
             hint="the checkpoint is damaged, or its config.json was changed",
         )
 

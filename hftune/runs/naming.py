@@ -23,7 +23,12 @@ def default_path(recipe: Recipe, root: Path = RUNS, *, group: bool = False) -> P
         root: The folder that holds the runs.
         group: Whether the path is for several seeds of one recipe; its name then carries no seed.
     """
-    parts = [recipe.task.kind, _last(recipe.data.name), _last(recipe.model.name), recipe.method.kind]
+    parts = [
+        recipe.task.kind,
+        _last(recipe.data.dataset_name),
+        _last(recipe.model.model_name_or_path),
+        recipe.method.kind,
+    ]
     if not group:
         parts.append(f"s{recipe.train.seed}")
     path = root / "-".join(safe(part) for part in parts)

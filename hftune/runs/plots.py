@@ -79,7 +79,9 @@ def line_chart(
 
 
 def loss_curves(history: Sequence[Mapping[str, Any]], selected_step: float | None = None) -> Figure | None:
-    """Training and validation loss over updates; None where nothing was logged. Of a sum the part that validation has as well."""
+    """Training and validation loss over updates; None where nothing was logged. Of a sum the part that validation
+    has as well.
+    """
     train = _series(history, trained_loss(history), of_split=None)
     validation = _series(history, "loss", of_split="validation")
     lines = []

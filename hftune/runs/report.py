@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hftune.config.task import LOWER_IS_BETTER
+from hftune.config.train import LOWER_IS_BETTER
 from hftune.files import write_text
 from hftune.runs.directory import RunDir
 from hftune.runs.facts import RunFacts

@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two systems against each other."""
+    """Two systems compared with each other."""
 
     first: str
     second: str
@@ -108,9 +108,9 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     selection = select(study)
     systems = of_study(study)
     scored = [system for system in systems if is_scored(system, "test")]
-    against = study.plan().against
+    reference = study.plan().reference
     # A study that compares with one value of an axis asks a question, and chooses nothing.
-    selected = None if against and len(scored) == len(systems) else selection.setting.name
+    selected = None if reference and len(scored) == len(systems) else selection.setting.name
     notes = [selection.in_words()] if selected else []
     if len(scored) == len(systems) > 1:
         notes.append("test was scored for all settings: the best of them on test is not an unbiased result")
@@ -121,9 +121,11 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
         notes.append(f"{_count(len(failures), 'run')} failed: the reasons are in failures.jsonl")
     pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
     if pruned:
-        notes.append(f"{pruned} of {len(study.drawn())} trials were ended early, for a validation score below the median")
+        notes.append(
+            f"{pruned} of {len(study.drawn())} trials were ended early, for a validation score below the median"
+        )
     notes += _stage_times(study)
-    return compare_systems(systems, split, metric, selected=selected, notes=notes, against=against)
+    return compare_systems(systems, split, metric, selected=selected, notes=notes, reference=reference)
 
 
 def compare_systems(
@@ -133,7 +135,7 @@ def compare_systems(
     *,
     selected: str | None = None,
     notes: Sequence[str] = (),
-    against: Mapping[str, Any] | None = None,
+    reference: Mapping[str, Any] | None = None,
 ) -> Compared:
     """Compare systems on the same rows.
 
@@ -143,7 +145,7 @@ def compare_systems(
         metric: accuracy, or loss.
         selected: Name of the system that a study chose.
         notes: What is to be said beside what is found here.
-        against: An axis and the value on it that all others are compared with; the best on validation where not given.
+        reference: An axis and the value on it that all others are compared with; the best on validation by default.
 
     Raises:
         HftuneError: Different data, or a split that was not scored.
@@ -179,7 +181,11 @@ def compare_systems(
         split=split,
         rows=tuple(rows),
         pairs=_pairs(
-            systems, {name: values for (name, of), values in scores.items() if of == split}, rows, metric, against or {}
+            systems,
+            {name: values for (name, of), values in scores.items() if of == split},
+            rows,
+            metric,
+            reference or {},
         ),
         baselines=_shared([row.baselines for row in rows]),
         notes=(*notes, *_notes(systems, rows, split)),
@@ -206,11 +212,11 @@ def _row(system: System, scores: dict[tuple[str, str], Scores], metric: str, sel
 
 
 def _pairs(
-    systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str, against: Mapping[str, Any]
+    systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str, reference: Mapping[str, Any]
 ) -> tuple[Pair, ...]:
     names = [row.name for row in rows]
-    if against:
-        chosen = list(_partners(systems, against))
+    if reference:
+        chosen = list(_partners(systems, reference))
     elif len(names) <= MOST_FOR_ALL_PAIRS:
         chosen = [(second, first) for place, first in enumerate(names) for second in names[place + 1 :]]
     else:
@@ -231,11 +237,11 @@ def _pairs(
     )
 
 
-def _partners(systems: Sequence[System], against: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _partners(systems: Sequence[System], reference: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each system and the one that differs from it only by the values that all are compared with."""
     by_place = {tuple(system.values.items()): system.name for system in systems}
     for system in systems:
-        partner = by_place.get(tuple({**system.values, **against}.items()))
+        partner = by_place.get(tuple({**system.values, **reference}.items()))
         if partner is not None and partner != system.name:
             yield system.name, partner
 
@@ -265,7 +271,7 @@ def _shared(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 def _stage_times(study: StudyDir) -> list[str]:
     """The table's times are those of the runs in it; what they start from took time as well."""
     plan, told = study.plan(), []
-    for name in plan.before:
+    for name in plan.depends_on:
         runs = [run for seed in plan.seeds if (run := study.before(name, seed)).complete]
         if runs:
             told.append(f"{name}, {duration(fmean(training_seconds(run.read_metrics()) for run in runs))} a seed")

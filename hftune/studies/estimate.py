@@ -25,7 +25,7 @@ from hftune.training.launch import threads_for
 from hftune.training.launcher import THREADS
 from hftune.training.progress import Listener
 
-VOCABULARY = "model.tokenizer"
+VOCABULARY = "model.tokenizer_name"
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ def _share_of_cores(jobs: int) -> Iterator[None]:
 
 def _each(plan: Plan, study: StudyDir, listener: Listener) -> Iterator[Cost]:
     seeds = plan.seeds
-    for name in plan.before:
+    for name in plan.depends_on:
         runs = [study.before(name, seed) for seed in seeds]
         yield _tried(f"before: {name}", stage_recipe(plan, name, seeds[0]), runs, 1, listener)
     settings = examples(plan)
     times = 1 if plan.search is None else plan.search / len(settings)
-    origins = {name: stage_recipe(plan, name, seeds[0]).model.name for name in plan.before}
-    alone = plan.model_copy(update={"set": _standing_in(plan.set, origins), "before": {}})
+    origins = {name: stage_recipe(plan, name, seeds[0]).model.model_name_or_path for name in plan.depends_on}
+    alone = plan.model_copy(update={"set": _standing_in(plan.set, origins), "depends_on": {}})
     for setting in settings:
         tried = replace(setting, overrides=_standing_in(setting.overrides, origins))
         runs = [study.run(setting, seed) for seed in seeds]

@@ -131,11 +131,11 @@ def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
     searched = plan.search is not None
     if not _grown(before.seeds, plan.seeds, exactly=searched):
         changed.append("seeds")
-    if list(before.over) != list(plan.over):
-        changed.append("over")
+    if list(before.grid) != list(plan.grid):
+        changed.append("grid")
     else:
         changed += [
-            f"over.{key}" for key, axis in before.over.items() if not _grown_axis(axis, plan.over[key], searched)
+            f"grid.{key}" for key, axis in before.grid.items() if not _grown_axis(axis, plan.grid[key], searched)
         ]
     if changed:
         raise HftuneError(
@@ -145,7 +145,7 @@ def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
 
 
 def _fixed(before: Plan, after: Plan) -> list[tuple[str, object, object]]:
-    return [(name, vars(before)[name], vars(after)[name]) for name in ("recipe", "set", "before")]
+    return [(name, vars(before)[name], vars(after)[name]) for name in ("recipe", "set", "depends_on")]
 
 
 def _grown_axis(before: object, after: object, exactly: bool) -> bool:

@@ -54,7 +54,7 @@ def _subtitle(compared: Compared, study: StudyDir | None) -> str:
     if study is not None:
         plan = study.plan()
         told.insert(0, plan.recipe or "default recipe")
-        told.append(f"search of {plan.search} trials" if plan.search else f"over {', '.join(plan.over)}")
+        told.append(f"search of {plan.search} trials" if plan.search else f"over {', '.join(plan.grid)}")
     return " · ".join(told)
 
 
@@ -152,7 +152,8 @@ def _curves(compared: Compared, systems: Sequence[System]) -> Section | None:
     picture = Picture(
         "curves",
         figure,
-        alt=f"Learning curves of {min(len(ranked), plots.MOST_LINES)} settings: validation {score_name(compared.metric)} over "
+        alt=f"Learning curves of {min(len(ranked), plots.MOST_LINES)} settings: validation "
+        f"{score_name(compared.metric)} over "
         "updates, mean over seeds with a band from the worst to the best seed.",
         caption=f"Dev {score_name(compared.metric)} while training; the band spans the seeds"
         + (f"; the best {plots.MOST_LINES} settings" if cut else ""),
@@ -191,7 +192,7 @@ def _runs(study: StudyDir) -> Section:
     rows: list[dict[str, Any]] = []
     failed = {(one["setting"], one["seed"]): one["reason"] for one in study.failures()}
     plan = study.plan()
-    every = [(f"before: {name}", seed, study.before(name, seed)) for name in plan.before for seed in plan.seeds]
+    every = [(f"before: {name}", seed, study.before(name, seed)) for name in plan.depends_on for seed in plan.seeds]
     every += [(one.name, seed, study.run(one, seed)) for one in study.settings() for seed in plan.seeds]
     for setting, seed, run in every:
         row: dict[str, Any] = {"setting": setting, "seed": seed, "splits": {}, "seconds": None, "link": None}

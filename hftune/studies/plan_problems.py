@@ -19,19 +19,19 @@ AXIS = "a list of values, named settings of dotted keys, or an interval with the
 EXPECTED = {
     "recipe": "the name of a recipe, its path, or a run",
     "set": "dotted keys with their values, such as train.learning_rate: 1e-3",
-    "before": "names of runs, each with recipe, same and set",
-    "before.recipe": "the name of a recipe, its path, or a run",
-    "before.same": "a list of keys of the study's set",
-    "before.set": "dotted keys with their values, such as train.learning_rate: 1e-3",
-    "over": "dotted keys with their values, such as train.learning_rate: [1e-3, 3e-3]",
-    "over.axis": AXIS,
+    "depends_on": "names of runs, each with recipe, inherit and set",
+    "depends_on.recipe": "the name of a recipe, its path, or a run",
+    "depends_on.inherit": "a list of keys of the study's set",
+    "depends_on.set": "dotted keys with their values, such as train.learning_rate: 1e-3",
+    "grid": "dotted keys with their values, such as train.learning_rate: [1e-3, 3e-3]",
+    "grid.axis": AXIS,
     "seeds": "a list of whole numbers, such as [1, 2, 3]",
     "test": "selected or all",
-    "against": "an axis and one of its values, such as method.kind: full",
+    "reference": "an axis and one of its values, such as method.kind: full",
     "search": "a whole number above 0",
 }
 """What each key of a study can be."""
-UNIONS = {"over": 2, "against": 1, "seeds": 1, "set": 1}
+UNIONS = {"grid": 2, "reference": 1, "seeds": 1, "set": 1}
 """Parts of a place that name a key of the file; the rest is a list position or a name of pydantic's."""
 
 
@@ -49,7 +49,7 @@ def problems_of(
         error: Pydantic's.
         values: What the file states.
         keys: The keys of a study.
-        stage_keys: The keys of a run in ``before``.
+        stage_keys: The keys of a run in ``depends_on``.
         where: The file, for the message.
         lines: On which line of it each key is.
     """
@@ -79,11 +79,13 @@ def problems_of(
 
 def _expected(known: Sequence[str]) -> str:
     if not known:
-        return "a study with the keys recipe, over and seeds"
-    if known[0] == "over" and len(known) > 1:
-        return EXPECTED["over.axis"]
-    if known[0] == "before" and len(known) > 1:
-        return EXPECTED[f"before.{known[2]}"] if len(known) > 2 else EXPECTED["before"].partition("each with ")[2]
+        return "a study with the keys recipe, grid and seeds"
+    if known[0] == "grid" and len(known) > 1:
+        return EXPECTED["grid.axis"]
+    if known[0] == "depends_on" and len(known) > 1:
+        return (
+            EXPECTED[f"depends_on.{known[2]}"] if len(known) > 2 else EXPECTED["depends_on"].partition("each with ")[2]
+        )
     return EXPECTED[known[0]]
 
 

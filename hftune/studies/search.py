@@ -1,6 +1,7 @@
-"""Search in place of a grid: Optuna draws settings by what earlier ones scored on validation, and ends hopeless runs early.
+"""Search in place of a grid: Optuna draws settings by earlier validation scores, and ends hopeless runs early.
 
-Used by the sweep when the plan says ``search``. The first seed of a trial is judged at each validation evaluation against the
+Used by the sweep when the plan says ``search``. The first seed of a trial is judged at each validation evaluation
+against the
 median of the finished trials; what survives is trained with all seeds, and the trial's score is their mean. Optuna's
 storage is a journal in the study's folder: a search that was killed goes on with the trials that were under way.
 """
@@ -48,12 +49,12 @@ class Search:
         self._plan = foreman.plan
         self._guard = threading.RLock()
         self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        task = recipe_for(self._plan, examples(self._plan)[0], self._plan.seeds[0]).task
-        self._metric = task.select_by
+        task = recipe_for(self._plan, examples(self._plan)[0], self._plan.seeds[0]).train
+        self._metric = task.best_metric
         self._study = optuna.create_study(
             storage=_journal(foreman.study.path / JOURNAL),
             study_name="study",
-            direction="maximize" if task.greater_is_better else "minimize",
+            direction="maximize" if task.prefers_higher else "minimize",
             pruner=optuna.pruners.MedianPruner(),
             load_if_exists=True,
         )
@@ -79,7 +80,7 @@ class Search:
         with self._guard:
             self._study.sampler = self._optuna.samplers.TPESampler(seed=number)
             trial = self._study.ask() if trial_id is None else self._optuna.Trial(self._study, trial_id)
-            values = {key: _suggest(trial, key, axis) for key, axis in self._plan.over.items()}
+            values = {key: _suggest(trial, key, axis) for key, axis in self._plan.grid.items()}
             self._keep(trial.number, values=values, state="under way", score=None)
             return trial, setting_of(self._plan, values)
 

@@ -1,4 +1,6 @@
-"""Choosing a setting by its mean validation score over seeds. Test plays no part in it. Used by the sweep and its page."""
+"""Choosing a setting by its mean validation score over seeds. Test plays no part in it. Used by the sweep and its
+page.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Selection:
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
         level = f"; level with {', '.join(self.level)}, which the plan names later" if self.level else ""
         return (
-            f"{self.setting.name} was selected by its mean validation {self.metric}, {self.mean:.4f} over {seeds}; test "
+            f"{self.setting.name} was selected by its mean validation {self.metric}, {self.mean:.4f} over {seeds}; "
+            "test "
             f"played no part in it{level}"
         )
 
@@ -52,13 +55,13 @@ def select(study: StudyDir) -> Selection:
             f"{study.path} has no complete run; the first one failed: {first['reason']}",
             hint=f"{first['hint']}. Then {again}" if first["hint"] else f"fix that, then {again}",
         )
-    task = found[0][1][0].read_recipe().task
-    sign = 1.0 if task.greater_is_better else -1.0
-    means = [fmean(dev_score(run, task.select_by) for run in runs) for _, runs in found]
+    train = found[0][1][0].read_recipe().train
+    sign = 1.0 if train.prefers_higher else -1.0
+    means = [fmean(dev_score(run, train.best_metric) for run in runs) for _, runs in found]
     ranks = [(len(runs) == wanted, sign * mean) for (_, runs), mean in zip(found, means, strict=True)]
     best = ranks.index(max(ranks))
     level = tuple(found[place][0].name for place in range(len(found)) if ranks[place] == ranks[best] and place != best)
-    return Selection(found[best][0], task.select_by, means[best], len(found[best][1]), level)
+    return Selection(found[best][0], train.best_metric, means[best], len(found[best][1]), level)
 
 
 def dev_score(run: RunDir, metric: str) -> float:

@@ -9,7 +9,7 @@ from hftune.files import file_name
 
 Value = bool | int | float | str | None
 
-# These say nothing by themselves: method.kind is the method, data.name the data.
+# These say nothing by themselves: method.kind is the method, data.dataset_name the data.
 _EMPTY_NAMES = ("kind", "name")
 
 

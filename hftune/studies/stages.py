@@ -18,7 +18,7 @@ from hftune.runs.group import seed_path
 from hftune.suggest import did_you_mean
 
 REFERENCE = "run:"
-FOLDER = "before"
+FOLDER = "depends_on"
 
 
 class Stage(Section):
@@ -26,7 +26,7 @@ class Stage(Section):
 
     recipe: str | None = None
     """Its recipe: a shipped name, a path, or a run; the defaults where not given."""
-    same: tuple[str, ...] = ()
+    inherit: tuple[str, ...] = ()
     """Keys of the study's ``set`` that hold for it too."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys that differ from its recipe."""
@@ -38,7 +38,7 @@ def stage_path(study: Path, stage: str, seed: int) -> Path:
     Raises:
         HftuneError: The name of the stage is not the name of a folder.
     """
-    return seed_path(study / FOLDER / checked_name(stage, "before:"), seed)
+    return seed_path(study / FOLDER / checked_name(stage, "depends_on:"), seed)
 
 
 def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,13 +52,13 @@ def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str
     Raises:
         HftuneError: It shall share what the study does not state.
     """
-    lacking = [key for key in stage.same if key not in shared]
+    lacking = [key for key in stage.inherit if key not in shared]
     if lacking:
         raise HftuneError(
-            f"before.{name}.same names {lacking[0]}, which the study does not state below set",
-            hint=f"add --set {lacking[0]}=…, or take it out of before.{name}.same",
+            f"depends_on.{name}.same names {lacking[0]}, which the study does not state below set",
+            hint=f"add --set {lacking[0]}=…, or take it out of depends_on.{name}.inherit",
         )
-    return {**{key: shared[key] for key in stage.same}, **stage.set}
+    return {**{key: shared[key] for key in stage.inherit}, **stage.set}
 
 
 def resolved(values: Mapping[str, Any], stages: Mapping[str, Stage], study: Path, seed: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def starts_from(value: Any) -> str | None:
 def _known(name: str, stages: Mapping[str, Stage]) -> str:
     if name not in stages:
         raise HftuneError(
-            f"{REFERENCE}{name} names a run that the study does not have; before it come {', '.join(stages) or 'none'}",
-            hint=did_you_mean(name, stages) or "state it below before",
+            f"{REFERENCE}{name} names a run that the study does not have; it depends on {', '.join(stages) or 'none'}",
+            hint=did_you_mean(name, stages) or "state it below depends_on",
         )
     return name

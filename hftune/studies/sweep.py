@@ -1,6 +1,7 @@
 """Carrying out a study: every setting with every seed, complete runs skipped, interrupted ones resumed.
 
-Called by ``hftune sweep``. Selection is on validation; test is scored for the selected setting only, unless asked otherwise.
+Called by ``hftune sweep``. Selection is on validation; test is scored for the selected setting only, unless asked
+otherwise.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Foreman:
             HftuneError: A run with another recipe lies there.
         """
         recipe = recipe_for(self.plan, setting, seed, self.study.path)
-        starts = needed({**self.plan.set, **setting.overrides}, self.plan.before)
+        starts = needed({**self.plan.set, **setting.overrides}, self.plan.depends_on)
         return self._training(
             self.study.run(setting, seed),
             recipe,
@@ -154,7 +155,7 @@ class Foreman:
                 score=["validation"],
                 watch=None,
             )
-            for name in self.plan.before
+            for name in self.plan.depends_on
             for seed in self.plan.seeds
         ]
         return (partial(self._piece, order) for order in orders)

@@ -77,7 +77,7 @@ class CausalLanguageModel:
         if self._tokenizer is None:
             model = self.recipe.model
             refuse_other_head(model, causal=True)
-            if model.from_scratch and model.tokenizer is None:
+            if model.from_scratch and model.tokenizer_name is None:
                 train = data.splits["train"]
                 made = self._tokenizer = train_vocabulary("bpe", train.texts, Learning(model.vocab_size), exact=False)
                 logger.info("the vocabulary is learned from train: byte-level BPE, %d tokens", len(made))
@@ -87,10 +87,10 @@ class CausalLanguageModel:
                 if model.from_scratch and asked and len(self._tokenizer) != model.vocab_size:
                     logger.info(
                         "the vocabulary is that of %s, %d tokens; model.vocab_size is for one that is learned",
-                        model.tokenizer,
+                        model.tokenizer_name,
                         len(self._tokenizer),
                     )
-            end_of_text(self._tokenizer, model.tokenizer or model.name)
+            end_of_text(self._tokenizer, model.tokenizer_name or model.model_name_or_path)
         return self._tokenizer
 
     def prepare(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -115,18 +115,16 @@ class CausalLanguageModel:
         return TrainingInputs(
             train=train,
             validation=validation,
-            collator=NextTokenBatches(end_of_text(tokenizer, self.recipe.model.name)),
+            collator=NextTokenBatches(end_of_text(tokenizer, self.recipe.model.model_name_or_path)),
             train_lengths=train.lengths,
             validation_lengths=validation.lengths,
             compute_metrics=compute,
             loss=None,  # the model's own divides by the tokens of the whole update
-            select_by=self.section.select_by,
-            greater_is_better=self.section.greater_is_better,
             tokens=packed.fingerprint,
             preprocess_logits=_token_scores,
             keep_columns=True,
             decay_embeddings=False,
-            samples=(lambda model: self._samples(model, tokenizer, starts)) if self.section.sample_tokens else None,
+            samples=(lambda model: self._samples(model, tokenizer, starts)) if self.section.max_new_tokens else None,
         )
 
     def build_model(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -170,8 +168,8 @@ class CausalLanguageModel:
             folder,
             base=recipe.model,
             task=recipe.task.kind,
-            base_model=public_name(recipe.model.name),
-            base_revision=recipe.model.revision,
+            base_model=public_name(recipe.model.model_name_or_path),
+            base_revision=recipe.model.model_revision,
             method=recipe.method.kind,
             data=public_name(data.source),
             block_size=self._block(tokenizer),
@@ -182,7 +180,7 @@ class CausalLanguageModel:
         self, folder: Path, data: TextCorpus, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
     ) -> Evaluation:
         """Score the saved model on each split, and let it write."""
-        section = ModelSection(name=str(folder), **trust)
+        section = ModelSection(model_name_or_path=str(folder), **trust)
         model, tokenizer, facts = load_saved_lm(str(folder), section)
         self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         scores, sizes = {}, {}
@@ -194,7 +192,7 @@ class CausalLanguageModel:
                 split,
                 block=int(facts["block_size"]),
                 stride=self.section.stride,
-                batch_size=self.recipe.train.eval_batch_size,
+                batch_size=self.recipe.train.per_device_eval_batch_size,
                 listener=listener,
             )
             sizes[split] = {**data.facts[split].as_dict(), "tokens": len(packed.tokens) - 1, "unknown": packed.unknown}
@@ -203,29 +201,32 @@ class CausalLanguageModel:
                     f"{packed.unknown / len(packed.tokens):.2%} of the tokens of {split} are unknown: what they stand "
                     "for costs nothing, which flatters perplexity and bits per byte"
                 )
-        samples = self._samples(model, tokenizer, facts["document_start"]) if self.section.sample_tokens else []
+        samples = self._samples(model, tokenizer, facts["document_start"]) if self.section.max_new_tokens else []
         return Evaluation(scores, {}, extras={"corpus": sizes, "vocabulary": len(tokenizer), "samples": samples})
 
     def _packed(self, data: TextCorpus, tokenizer: PreTrainedTokenizerBase, split: str) -> Packed:
-        return packed_split(data, tokenizer, split, self.recipe.model.name)
+        return packed_split(data, tokenizer, split, self.recipe.model.model_name_or_path)
 
     def _block(self, tokenizer: PreTrainedTokenizerBase) -> int:
         """Tokens of a block, checked against the model's positions; with it all else that only the config tells."""
         recipe, wanted = self.recipe, self.section.block_size
         config = load_config(recipe.model, tokenizer)
         check_method(recipe.method, config, causal=True)
-        if self.section.select_by not in SCORES:
+        if self.recipe.train.best_metric not in SCORES:
             raise HftuneError(
-                f"task.select_by is {self.section.select_by!r}, which is not among the validation scores",
+                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
+                "validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
         limit = max_positions(config)
         if wanted is None:
             return min(limit or LONGEST, LONGEST)
         if limit is not None and wanted > limit:
-            more = f", or give the model more with --set model.block={wanted}" if recipe.model.fresh_mingpt else ""
+            more = (
+                f", or give the model more with --set model.block_size={wanted}" if recipe.model.scratch_mingpt else ""
+            )
             raise HftuneError(
-                f"task.block_size is {wanted}, but {recipe.model.name} has {limit} positions",
+                f"task.block_size is {wanted}, but {recipe.model.model_name_or_path} has {limit} positions",
                 hint=f"set task.block_size to {limit} or less{more}",
             )
         return wanted
@@ -240,11 +241,11 @@ class CausalLanguageModel:
                 raise HftuneError(
                     f"task.prompts: {prompt[:60]!r} has {len(ids)} tokens, and with {new} new ones they do not fit "
                     f"into the model's context of {context}",
-                    hint="shorten the prompt, or set task.sample_tokens lower",
+                    hint="shorten the prompt, or set task.max_new_tokens lower",
                 )
 
     def _sampling(self, context: int) -> Sampling:
-        new = min(self.section.sample_tokens, context // 2)
+        new = min(self.section.max_new_tokens, context // 2)
         return Sampling(max_new_tokens=new, temperature=TEMPERATURE, seed=self.recipe.train.seed)
 
     def _samples(self, model: Any, tokenizer: PreTrainedTokenizerBase, starts: bool) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ class Classification:
         """The model's own, or one trained on the training texts."""
         tokenizer = load_tokenizer(self.recipe.model, data.texts())
         # pipeline() truncates at this length, so the published model reads what it was trained on.
-        tokenizer.model_max_length = self.data_section.max_length
+        tokenizer.model_max_length = self.data_section.max_seq_length
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -79,17 +79,17 @@ class Classification:
             compute_metrics=self._metrics(data.labels),
             loss=ClassificationLoss(
                 weights=class_weights(section.class_weights, data.labels, data.train["label"]),
-                label_smoothing=section.label_smoothing,
+                label_smoothing=self.recipe.train.label_smoothing_factor,
             ),
             tokens=train.fingerprint,
-            select_by=section.select_by,
-            greater_is_better=section.greater_is_better,
-            notes=cut_note(train.lengths, self.data_section.max_length, "training rows", "--max-length N reads more"),
+            notes=cut_note(
+                train.lengths, self.data_section.max_seq_length, "training rows", "--max-length N reads more"
+            ),
         )
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """An encoder with a head for the labels of the data."""
-        skip = self.recipe.train.skip_unread
+        skip = self.recipe.train.cls_only_last_layer
         return load_sequence_classifier(self.recipe.model, tokenizer, data.labels, skip_unread=skip)
 
     def baselines(self, data: Splits, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -121,7 +121,7 @@ class Classification:
     @staticmethod
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder, which knows its own labels and lengths."""
-        section = ModelSection(name=str(folder), **trust)
+        section = ModelSection(model_name_or_path=str(folder), **trust)
         return _probe_outputs(Classifier.load(str(folder), section=section), rows)
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
@@ -130,8 +130,8 @@ class Classification:
         self._classifier(model, tokenizer, data.labels, data.is_pair).save(
             folder,
             base=recipe.model,
-            base_model=public_name(recipe.model.name),
-            base_revision=recipe.model.revision,
+            base_model=public_name(recipe.model.model_name_or_path),
+            base_revision=recipe.model.model_revision,
             method=recipe.method.kind,
             data=public_name(data.source),
         )
@@ -140,12 +140,12 @@ class Classification:
         self, folder: Path, data: Splits, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
     ) -> Evaluation:
         """Score the saved classifier on each split that has labels, and list what it says of every row."""
-        classifier = Classifier.load(str(folder), section=ModelSection(name=str(folder), **trust))
+        classifier = Classifier.load(str(folder), section=ModelSection(model_name_or_path=str(folder), **trust))
         scores: dict[str, dict[str, Any]] = {}
         predictions, logits = {}, {}
         for name in splits:
             rows = data.named[name]
-            logits[name] = score_rows(classifier, rows, self.recipe.train.eval_batch_size, listener, name)
+            logits[name] = score_rows(classifier, rows, self.recipe.train.per_device_eval_batch_size, listener, name)
             predictions[name] = prediction_rows(rows.to_list(), logits[name], data.labels)
             if is_labeled(rows):
                 scores[name] = classification_scores(
@@ -163,21 +163,22 @@ class Classification:
         )
 
     def _check(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> None:
-        section, method = self.task_section, self.recipe.method
+        method = self.recipe.method
         config = load_config(self.recipe.model, tokenizer)
         methods.check(method, config, gradient_checkpointing=self.recipe.train.gradient_checkpointing)
-        check_length(config, self.data_section.max_length, method.positions)
-        if self.data_section.truncate != "longest" and not data.is_pair:
+        check_length(config, self.data_section.max_seq_length, method.positions)
+        if self.data_section.truncation != "longest_first" and not data.is_pair:
             raise HftuneError(
-                f"data.truncate is {self.data_section.truncate!r}, but {data.source} has one text a row, not pairs",
-                hint="leave data.truncate out, or name the second text with --pair-column",
+                f"data.truncation is {self.data_section.truncation!r}, but {data.source} has one text a row, not pairs",
+                hint="leave data.truncation out, or name the second text with --pair-column",
             )
         check_memory(data, free_memory())
         scores = self._metrics(data.labels)(untrained_guess(data))
         choices = {*scores, "loss"}
-        if section.select_by not in choices:
+        if self.recipe.train.best_metric not in choices:
             raise HftuneError(
-                f"task.select_by is {section.select_by!r}, which is not among the validation scores",
+                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
+                "validation scores",
                 hint=f"use one of: {', '.join(sorted(choices))}",
             )
 
@@ -194,7 +195,7 @@ class Classification:
 
     def _tokenize(self, data: Splits, split: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedRows:
         section, rows = self.data_section, data.named[split]
-        how: dict[str, Any] = {"max_length": section.max_length, "truncate": section.truncate}
+        how: dict[str, Any] = {"max_length": section.max_seq_length, "truncation": section.truncation}
 
         def make() -> Encoded:
             return Encoded.of(
@@ -212,7 +213,7 @@ class Classification:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], pairs: bool
     ) -> Classifier:
         section = self.data_section
-        return Classifier(model, tokenizer, labels, section.max_length, section.truncate, pairs)
+        return Classifier(model, tokenizer, labels, section.max_seq_length, section.truncation, pairs)
 
 
 def prediction_rows(

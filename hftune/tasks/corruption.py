@@ -44,18 +44,19 @@ class Corruption:
         Raises:
             HftuneError: They leave no room for the marks, or none for a document.
         """
-        longest = int(block * task.longest_share)
-        made = cls(task.shortest, longest, task.span_share, task.spans, task.window == "anywhere")
-        if longest < task.shortest:
+        longest = int(block * task.max_prefix_ratio)
+        made = cls(task.min_document_length, longest, task.corruption_rate, task.num_spans, task.crop == "random")
+        if longest < task.min_document_length:
             raise HftuneError(
-                f"documents are cut to {task.shortest} tokens at least and {longest} at most, which is "
-                f"task.longest_share {task.longest_share:g} of the block of {block}",
-                hint="lower task.shortest, or raise task.longest_share or model.block",
+                f"documents are cut to {task.min_document_length} tokens at least and {longest} at most, which is "
+                f"task.max_prefix_ratio {task.max_prefix_ratio:g} of the block of {block}",
+                hint="lower task.min_document_length, or raise task.max_prefix_ratio or model.block_size",
             )
         if longest + made.marks > block:
             raise HftuneError(
                 f"documents of up to {longest} tokens and {made.marks} marks do not fit into the block of {block}",
-                hint=f"lower task.longest_share to {int(1000 * (block - made.marks) / block) / 1000:g}, or task.spans",
+                hint=f"lower task.max_prefix_ratio to {int(1000 * (block - made.marks) / block) / 1000:g}, or "
+                "task.num_spans",
             )
         return made
 
@@ -142,7 +143,7 @@ def refuse_without_room(sizes: Numbers, texts: Sequence[str]) -> None:
         raise HftuneError(
             f"{len(narrow):,} of {len(sizes):,} documents have fewer than {LEAST} tokens in this vocabulary, and so no "
             f"room for a span, such as {texts[narrow[0]][:60]!r}",
-            hint="leave them out of the text, or read characters (model.vocabulary)",
+            hint="leave them out of the text, or read characters (model.tokenizer_type)",
         )
 
 

@@ -55,14 +55,14 @@ class FeatureRows(Dataset[dict[str, Any]]):
 
 
 def precompute(
-    inputs: TrainingInputs, applied: Applied, *, device: str, batch_size: int, listener: Listener
+    inputs: TrainingInputs, applied: Applied, *, use_cpu: bool, batch_size: int, listener: Listener
 ) -> tuple[TrainingInputs, float]:
     """Token ids → features, where the method has a frozen part that can run ahead; inputs as they are otherwise.
 
     Args:
         inputs: What the task prepared.
         applied: What the method made of the model.
-        device: The recipe's ``train.device``.
+        use_cpu: The recipe's ``train.use_cpu``.
         batch_size: Rows in one forward pass.
         listener: Who watches.
 
@@ -76,7 +76,7 @@ def precompute(
     if parts is None:
         return inputs, 0.0
     began = time.perf_counter()
-    if device != "cpu" and torch.accelerator.is_available():
+    if not use_cpu and torch.accelerator.is_available():
         applied.model.to(torch.accelerator.current_accelerator())
     _check(applied, parts, inputs)
     frozen = _frozen_identity(applied)

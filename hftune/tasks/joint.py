@@ -1,6 +1,7 @@
 """Classification and a masked language model in one: labeled and unlabeled batches side by side in every step.
 
-One entry of TASKS. All that is said of classification holds here too (validation scores, baselines, the published classifier):
+One entry of TASKS. All that is said of classification holds here too (validation scores, baselines, the published
+classifier):
 the second loss is added, and the masked language model is kept beside the classifier. With a weight of 0 throughout it
 *is* classification.
 """
@@ -103,23 +104,26 @@ class Joint(Classification):
         if not self.active:
             return super().load_tokenizer(data)
         tokenizer = load_tokenizer(self.recipe.model, [*data.texts(), *_unlabeled(data).texts])
-        tokenizer.model_max_length = self.data_section.max_length
+        tokenizer.model_max_length = self.data_section.max_seq_length
         return tokenizer
 
     def prepare(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """What classification prepares, with the unlabeled examples and the second loss."""
         if not self.active:
             return super().prepare(data, tokenizer)
-        task, batch_size = self.joint_section, self.joint_section.mlm_batch_size or self.recipe.train.batch_size
+        task, batch_size = (
+            self.joint_section,
+            self.joint_section.mlm_batch_size or self.recipe.train.per_device_train_batch_size,
+        )
         masking = masking_for(tokenizer, task.mlm_probability, self.recipe.train.seed)
         self._check_blocks(tokenizer)
         inputs = super().prepare(data, tokenizer)
         examples = make_examples(
             tokenizer,
             _unlabeled(data).texts,
-            max_length=self.data_section.max_length,
+            max_length=self.joint_data.line_length,
             block_size=self.joint_data.blocks,
-            words=task.whole_word,
+            words=task.whole_word_mask,
         )
         _check_enough(len(examples), batch_size * world_size(), _unlabeled(data).source)
         parts = LossParts()
@@ -140,14 +144,14 @@ class Joint(Classification):
             ),
             tokens=f"{inputs.tokens} {examples.fingerprint()}",
             keep_columns=True,
-            notes=(*inputs.notes, *examples.notes(self.data_section.max_length, self.joint_data.blocks)),
+            notes=(*inputs.notes, *examples.notes(self.joint_data.line_length, self.joint_data.blocks)),
         )
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """The classifier that classification would build, and a second head."""
         if not self.active:
             return super().build_model(data, tokenizer)
-        skip = self.recipe.train.skip_unread
+        skip = self.recipe.train.cls_only_last_layer
         return load_joint(self.recipe.model, tokenizer, data.labels, skip_unread=skip)
 
     def outputs(
@@ -173,7 +177,7 @@ class Joint(Classification):
 
     def _check_blocks(self, tokenizer: PreTrainedTokenizerBase) -> None:
         config = load_config(self.recipe.model, tokenizer)
-        check_family(config, self.recipe.model.name)
+        check_family(config, self.recipe.model.model_name_or_path)
         check_block_size(self.joint_data.blocks, config)
 
 

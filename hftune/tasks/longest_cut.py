@@ -32,16 +32,16 @@ def seen_parts(recipe: Recipe, texts: Sequence[str], saved: Path | None = None) 
         HftuneError: The weights, whose block draws the line, can't be found any more.
     """
     task = recipe.task
-    if not isinstance(task, SpanTask) or task.window == "anywhere":
+    if not isinstance(task, SpanTask) or task.crop == "random":
         return texts
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
     model = recipe.model.model_copy(update={**NO_TRUST})
-    if model.from_scratch and model.tokenizer is None and saved is not None and saved.is_dir():
+    if model.from_scratch and model.tokenizer_name is None and saved is not None and saved.is_dir():
         model = model.model_copy(update={"tokenizer": str(saved)})
     tokenizer = load_tokenizer(model, texts)
     if not tokenizer.is_fast:
         raise HftuneError(
-            f"the tokenizer of {model.name} does not tell where its tokens end",
+            f"the tokenizer of {model.model_name_or_path} does not tell where its tokens end",
             hint="take a checkpoint that has a fast tokenizer",
         )
     block = int(load_config(model, tokenizer).max_position_embeddings)

@@ -21,7 +21,9 @@ measured at 100,000 labels, and training takes memory too."""
 
 
 def untrained_guess(data: Splits) -> EvalPrediction:
-    """A made-up outcome on validation, or on a part of it: runs every metric once, to find a missing one before training."""
+    """A made-up outcome on validation, or on a part of it: runs every metric once, to find a missing one before
+    training.
+    """
     gold = np.asarray(data.validation["label"])
     rows = min(len(gold), max(2, GUESSES // len(data.labels)))
     gold = gold[np.linspace(0, len(gold) - 1, rows).astype(np.int64)]
@@ -59,5 +61,5 @@ def check_memory(data: Splits, free: int) -> None:
             raise HftuneError(
                 f"scoring {name} takes about {needed / 2**30:.1f} GB: it has {len(rows):,} rows, and there are "
                 f"{len(data.labels):,} labels; {free / 2**30:.1f} GB of memory are free",
-                hint=f"use fewer labels or a smaller {name} split; check that data.label_column names the labels",
+                hint=f"use fewer labels or a smaller {name} split; check that data.label_column_name names the labels",
             )

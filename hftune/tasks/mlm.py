@@ -61,7 +61,7 @@ class MaskedLanguageModel:
     def load_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
         """The model's own, or one trained on the training texts."""
         tokenizer = load_tokenizer(self.recipe.model, data.train)
-        tokenizer.model_max_length = self.task_section.block_size or self.task_section.max_length
+        tokenizer.model_max_length = self.task_section.block_size or self.task_section.max_seq_length
         return tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -78,13 +78,11 @@ class MaskedLanguageModel:
             validation_lengths=validation.examples.lengths,
             compute_metrics=_compute,
             loss=None,  # the model's own divides by the masked tokens of the whole update
-            select_by=self.task_section.select_by,
-            greater_is_better=self.task_section.greater_is_better,
             tokens=train.fingerprint(),
             preprocess_logits=row_statistics,
             keep_columns=True,
             epoch_lengths=lambda epoch: lengths,
-            notes=train.notes(self.task_section.max_length, self.task_section.block_size),
+            notes=train.notes(self.task_section.max_seq_length, self.task_section.block_size),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -127,8 +125,8 @@ class MaskedLanguageModel:
         save_masked_lm(model, tokenizer, folder)
         facts = {
             "task": self.recipe.task.kind,
-            "base_model": public_name(self.recipe.model.name),
-            "base_revision": self.recipe.model.revision,
+            "base_model": public_name(self.recipe.model.model_name_or_path),
+            "base_revision": self.recipe.model.model_revision,
             "method": self.recipe.method.kind,
             "data": public_name(data.source),
         }
@@ -143,7 +141,7 @@ class MaskedLanguageModel:
         for split in splits:
             rows = self._masked(data, split, tokenizer)
             with counting(listener, len(rows), f"scoring {split}") as advance:
-                size = self.recipe.train.eval_batch_size
+                size = self.recipe.train.per_device_eval_batch_size
                 statistics = fill_statistics(model, rows, batch_size=size, advance=advance)
             scores[split] = dict(masked_scores(statistics))
         return Evaluation(splits=scores, predictions={})
@@ -155,20 +153,25 @@ class MaskedLanguageModel:
                 hint="leave --method out",
             )
         config = load_config(self.recipe.model, tokenizer)
-        check_family(config, self.recipe.model.name)
+        check_family(config, self.recipe.model.model_name_or_path)
         check_block_size(self.task_section.block_size, config)
         if self.task_section.block_size is None:
-            check_length(config, self.task_section.max_length)
-        if self.task_section.select_by not in SCORES:
+            check_length(config, self.task_section.max_seq_length)
+        if self.recipe.train.best_metric not in SCORES:
             raise HftuneError(
-                f"task.select_by is {self.task_section.select_by!r}, which is not among the validation scores",
+                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
+                "validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
 
     def _examples(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Examples:
         section = self.task_section
         return make_examples(
-            tokenizer, texts, max_length=section.max_length, block_size=section.block_size, words=section.whole_word
+            tokenizer,
+            texts,
+            max_length=section.max_seq_length,
+            block_size=section.block_size,
+            words=section.whole_word_mask,
         )
 
     def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> FixedMaskedRows:

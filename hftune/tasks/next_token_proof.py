@@ -35,6 +35,6 @@ def next_logits(
 
 def saved_next_logits(folder: Path, rows: Sequence[Mapping[str, Any]], trust: Trust) -> dict[str, Any]:
     """The same from the saved folder."""
-    section = ModelSection(name=str(folder), **trust)
+    section = ModelSection(model_name_or_path=str(folder), **trust)
     model, tokenizer, _ = load_saved_lm(str(folder), section, "cpu")
     return next_logits(model, tokenizer, rows)

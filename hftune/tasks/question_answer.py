@@ -65,14 +65,14 @@ class QuestionAnswering:
         beside = data.corpus if self.recipe.model.from_scratch else None
         corpus = [] if beside is None else read_text(beside).splitlines()
         tokenizer = load_tokenizer(self.recipe.model, [*corpus, *data.train.questions, *data.train.known])
-        check_marks(tokenizer, self.recipe.model.name)
+        check_marks(tokenizer, self.recipe.model.model_name_or_path)
         return tokenizer
 
     def prepare(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Tokenize train and validation; of test only the lengths are looked at."""
         self._check(data, tokenizer)
         train, validation = _tokenize(data.train, tokenizer), _tokenize(data.validation, tokenizer)
-        section, batches = self.recipe.task, NextTokenBatches(int(tokenizer.pad_token_id))
+        batches = NextTokenBatches(int(tokenizer.pad_token_id))
 
         def collate(rows: list[dict[str, Any]]) -> Mapping[str, Tensor]:
             return batches([{"input_ids": row["input_ids"], "first": row["labels"]} for row in rows])
@@ -86,8 +86,6 @@ class QuestionAnswering:
             compute_metrics=_mean_match,
             loss=None,
             tokens=train.fingerprint,
-            select_by=section.select_by,
-            greater_is_better=section.greater_is_better,
             preprocess_logits=forced_match,
         )
 
@@ -115,7 +113,7 @@ class QuestionAnswering:
     @staticmethod
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
-        section = ModelSection(name=str(folder), **trust)
+        section = ModelSection(model_name_or_path=str(folder), **trust)
         return _probe_outputs(Answerer.load(str(folder), section), rows)
 
     def save(
@@ -127,8 +125,8 @@ class QuestionAnswering:
         spelled = max(len(answer.encode()) for answer in data.train.known) + 1
         Answerer(model, tokenizer, max(SLACK * max(lengths), spelled)).save(
             folder,
-            base_model=public_name(self.recipe.model.name),
-            base_revision=self.recipe.model.revision,
+            base_model=public_name(self.recipe.model.model_name_or_path),
+            base_revision=self.recipe.model.model_revision,
             method=self.recipe.method.kind,
             data=public_name(data.source),
         )
@@ -137,7 +135,7 @@ class QuestionAnswering:
         self, folder: Path, data: QuestionSplits, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
     ) -> Evaluation:
         """Let the saved model answer each split; score those whose answers are known."""
-        section = ModelSection(name=str(folder), **trust)
+        section = ModelSection(model_name_or_path=str(folder), **trust)
         answerer = Answerer.load(str(folder), section)
         seen = Seen.of(self.recipe.model, self.section, data.train.questions)
         for note in seen.notes:
@@ -145,7 +143,7 @@ class QuestionAnswering:
         scores, predictions = {}, {}
         for name in splits:
             predictions[name], found = answer_split(
-                answerer, data.named[name], seen, self.recipe.train.eval_batch_size, listener, name
+                answerer, data.named[name], seen, self.recipe.train.per_device_eval_batch_size, listener, name
             )
             if found is not None:
                 scores[name] = found
@@ -168,15 +166,16 @@ class QuestionAnswering:
                 f"method.kind is {recipe.method.kind!r}, but answering questions moves every weight",
                 hint="leave --method out",
             )
-        if recipe.task.select_by not in SCORES:
+        if self.recipe.train.best_metric not in SCORES:
             raise HftuneError(
-                f"task.select_by is {recipe.task.select_by!r}, which is not among the validation scores",
+                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
+                "validation scores",
                 hint=f"use one of: {', '.join(SCORES)}",
             )
         block = max_positions(load_config(recipe.model, tokenizer))
         for rows in data.named.values():
             refuse_long(rows, tokenizer, block)
-        refuse_unknown(data, tokenizer, recipe.model.name)
+        refuse_unknown(data, tokenizer, recipe.model.model_name_or_path)
 
 
 def forced_match(logits: Tensor, labels: Tensor) -> Tensor:

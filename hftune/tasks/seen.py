@@ -117,7 +117,7 @@ def pretraining_of(model: ModelSection) -> Pretraining:
     """Follow the weights back through all runs that read a corpus."""
     if model.from_scratch:
         return Pretraining("none", ())
-    run, name = run_of(model.name), public_name(model.name)
+    run, name = run_of(model.model_name_or_path), public_name(model.model_name_or_path)
     if run is None:
         return Pretraining(f"{name} is not a run", None)
     recipe = run.read_recipe()
@@ -136,7 +136,7 @@ def pretraining_of(model: ModelSection) -> Pretraining:
         read = seen_parts(recipe, texts, run.model)
     except HftuneError as error:
         return Pretraining(f"how far {name} read is not known ({error.message})", None)
-    about = public_name(recipe.data.name)
+    about = public_name(recipe.data.dataset_name)
     return Pretraining(
         about if recipe.model.from_scratch else f"{before.about}, then {about}",
         (*before.texts, *read),
@@ -147,10 +147,10 @@ def finetuning_of(model: ModelSection) -> Finetuning:
     """Follow the weights back through all runs that were taught to answer."""
     if model.from_scratch:
         return Finetuning(frozenset())
-    run, name = run_of(model.name), public_name(model.name)
+    run, name = run_of(model.model_name_or_path), public_name(model.model_name_or_path)
     if run is None:
         try:
-            taught = saved_facts(locate(model.name), model.revision).get("task") == TASK
+            taught = saved_facts(locate(model.model_name_or_path), model.model_revision).get("task") == TASK
         except HftuneError as error:  # what a run began with may be gone, and the run is as good as before
             return Finetuning(frozenset(), missing=f"{name} can't be read ({error.message})")
         return Finetuning(frozenset(), missing=f"{name} is not a run" if taught else None)

@@ -72,7 +72,7 @@ class SpanCorruption:
         if self._tokenizer is None:
             refuse_other_head(self.recipe.model, causal=True)
             self._tokenizer = load_tokenizer(self.recipe.model, data.train)
-            check_marks(self._tokenizer, self.recipe.model.name)
+            check_marks(self._tokenizer, self.recipe.model.model_name_or_path)
         return self._tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -97,8 +97,6 @@ class SpanCorruption:
             validation_lengths=lengths,
             compute_metrics=compute,
             loss=None,  # the model's own divides by the tokens of the whole update
-            select_by=self.task_section.select_by,
-            greater_is_better=self.task_section.greater_is_better,
             tokens=tokens.fingerprint,
             preprocess_logits=token_scores,
             epoch_lengths=train.lengths,
@@ -146,8 +144,8 @@ class SpanCorruption:
             tokenizer,
             folder,
             task=recipe.task.kind,
-            base_model=public_name(recipe.model.name),
-            base_revision=recipe.model.revision,
+            base_model=public_name(recipe.model.model_name_or_path),
+            base_revision=recipe.model.model_revision,
             method=recipe.method.kind,
             data=public_name(data.source),
         )
@@ -156,7 +154,7 @@ class SpanCorruption:
         self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
     ) -> Evaluation:
         """Score the saved model on each split, and let it write the spans of some documents."""
-        section = ModelSection(name=str(folder), **trust)
+        section = ModelSection(model_name_or_path=str(folder), **trust)
         model, tokenizer, _ = load_saved_lm(str(folder), section)
         self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         self._warn_of_unknown(data, splits, tokenizer)
@@ -170,14 +168,14 @@ class SpanCorruption:
                     model,
                     [rows[row] for row in range(len(rows))],
                     collate,
-                    batch_size=self.recipe.train.eval_batch_size,
+                    batch_size=self.recipe.train.per_device_eval_batch_size,
                     advance=advance,
                 )
             scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist(), rows.characters))
             begun = [Row(ids[:told].tolist()) for ids, told in zip(rows.rows[:WRITTEN], drawn.told, strict=False)]
             with counting(listener, len(begun), f"writing spans of {split}") as advance:
                 how = Decoding[Row](most=_longest(drawn), ends=frozenset({tokenizer.mask_token_id}), advance=advance)
-                decode(model, begun, how, batch_size=self.recipe.train.eval_batch_size)
+                decode(model, begun, how, batch_size=self.recipe.train.per_device_eval_batch_size)
             predictions[split] = _written(begun, tokenizer, rows.rows, drawn, losses)
         return Evaluation(splits=scores, predictions=predictions, extras={"corpus": self._corpus_facts(data)})
 
@@ -194,13 +192,13 @@ class SpanCorruption:
         """What to say where much of the training text lies behind the longest cut, or where nothing is cut at all."""
         corruption = self._corruption(tokenizer)
         if train.sizes.max() <= corruption.shortest:
-            return (f"no document is cut: none has more tokens than task.shortest ({corruption.shortest})",)
+            return (f"no document is cut: none has more tokens than task.min_document_length ({corruption.shortest})",)
         behind = np.maximum(0, train.sizes - corruption.longest).sum() / train.sizes.sum()
         if corruption.anywhere or behind < LITTLE:
             return ()
         return (
             f"documents are cut at their first {corruption.longest} tokens: {behind:.0%} of the text is never seen "
-            "(task.window=anywhere sees all of it)",
+            "(task.crop=random sees all of it)",
         )
 
     def _check(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -213,14 +211,16 @@ class SpanCorruption:
         if unknown.count:
             raise HftuneError(
                 unknown.describe(),
-                hint=f"{model.tokenizer or model.name} has a vocabulary of its own: take text of these characters, or "
+                hint=f"{model.tokenizer_name or model.model_name_or_path} has a vocabulary of its own: take text of "
+                "these characters, or "
                 "start fresh with --model scratch:mingpt and no --tokenizer",
             )
         self._warn_of_unknown(data, [name for name in ("validation", "test") if name in data.named], tokenizer)
         known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1], [1])}
-        if self.task_section.select_by not in known:
+        if self.recipe.train.best_metric not in known:
             raise HftuneError(
-                f"task.select_by is {self.task_section.select_by!r}, which is not among the validation scores",
+                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
+                "validation scores",
                 hint=f"use one of: {', '.join(sorted(known))}",
             )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import logging as transformers_logging
 
-from hftune.config.train import TrainSection
+from hftune.config.train import MUON, TrainSection
 from hftune.errors import HftuneError
 from hftune.machine import bf16_pays
 from hftune.training import dropout, weights
@@ -22,7 +22,6 @@ from hftune.training.budget import BudgetBatches
 from hftune.training.callbacks import Clock, History, Progress
 from hftune.training.checkpoints import Checkpoints
 from hftune.training.companion import PairedBatches
-from hftune.training.decay import adamw_for
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import agreed, share_cores, smallest
 from hftune.training.matrices import block_matrices
@@ -32,6 +31,8 @@ from hftune.training.sampler import RankBatches
 from hftune.training.samples import Samples
 from hftune.training.sharded import checkpoint_kind, refuse_what_breaks, refuse_whole_copies
 from hftune.training.trainer import HftuneTrainer
+
+EVAL_SIZE = "per_device_eval_batch_size"
 
 
 def build(
@@ -74,7 +75,7 @@ def build(
         must_match=must_match,
     )
     trainer, notes = make(section, inputs)
-    if section.auto_batch:
+    if section.auto_find_batch_size:
         sizes, note = sizes_that_fit(trainer, inputs, section)
         notes.append(note)
         if sizes != Sizes.of(section):
@@ -96,13 +97,7 @@ def _made(
     must_match: Mapping[str, Any],
 ) -> tuple[HftuneTrainer, list[str]]:
     """The trainer with exactly these sizes, and what the user should read about it."""
-    arguments, notes = make_arguments(
-        section,
-        checkpoints=checkpoints,
-        select_by=inputs.select_by,
-        greater_is_better=inputs.greater_is_better,
-        keep_columns=inputs.keep_columns,
-    )
+    arguments, notes = make_arguments(section, checkpoints=checkpoints, keep_columns=inputs.keep_columns)
     listener = listener if arguments.process_index == 0 else Silent()
     refuse_whole_copies(arguments)
     if arguments.device.type == "cpu":
@@ -120,65 +115,78 @@ def _made(
         history=History(history, clock),
         clock=clock,
         listener=listener,
-        callbacks=[] if section.patience is None else [EarlyStoppingCallback(section.patience)],
-        optimizer=_optimizer(section, model, arguments.device.type, decay_embeddings=inputs.decay_embeddings),
+        callbacks=_early_stopping(section),
+        optimizer=_muon(section, model, arguments.device.type) if section.optim == MUON else None,
+        decay_embeddings=inputs.decay_embeddings,
     )
-    if section.optimizer == "muon" and arguments.device.type == "cpu":
+    if section.optim == MUON and arguments.device.type == "cpu":
         fast = trainer.optimizer_cls_and_kwargs[1]["bf16"]
         notes.append(f"Muon computes in {'bf16' if fast else 'fp32'} on this CPU")
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(trainer.history)
-    trainer.add_callback(Progress(listener, inputs.select_by))
+    trainer.add_callback(Progress(listener, section.best_metric))
     if inputs.samples is not None:
         trainer.add_callback(Samples(inputs.samples, history, together=trainer.sharding is not None))
     return trainer, notes
 
 
-def _optimizer(
-    section: TrainSection, model: torch.nn.Module, device: str, *, decay_embeddings: bool
-) -> tuple[Any, dict[str, Any]] | None:
-    """Trainer's optimizer_cls_and_kwargs, or None for its own AdamW."""
-    settings = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
-    if section.optimizer == "adamw":
-        return None if decay_embeddings else ((lambda: adamw_for), settings)
-    block_matrices(model)  # what can't be told apart is said before anything is written
-    momentum = {} if section.momentum is None else {"momentum": section.momentum}
-    # The fastest precision that works. Every process computes the same step, so all must take the same one.
-    bf16 = bool(smallest(int(bf16_pays(device))))
-    # Trainer calls the first with nothing, and what it gets from that with the model and the settings.
-    return (lambda: muon_for), {**settings, **momentum, "bf16": bf16}
+def _early_stopping(section: TrainSection) -> list[TrainerCallback]:
+    patience = section.early_stopping_patience
+    return [] if patience is None else [EarlyStoppingCallback(patience)]
+
+
+def _muon(section: TrainSection, model: torch.nn.Module, device: str) -> tuple[Any, dict[str, Any]]:
+    """Muon as Trainer's optimizer_cls_and_kwargs."""
+    block_matrices(model)  # an architecture whose matrices can't be told apart is refused before anything is written
+    settings = {
+        "lr": section.learning_rate,
+        "weight_decay": section.weight_decay,
+        "betas": (section.adam_beta1, section.adam_beta2),
+        "eps": section.adam_epsilon,
+        # The fastest dtype that works. Every process computes the same step, so all must take the same one.
+        "bf16": bool(smallest(int(bf16_pays(device)))),
+    }
+    if section.muon_momentum is not None:
+        settings["momentum"] = section.muon_momentum
+    # Trainer calls the first without arguments, and what that returns with the model and the settings.
+    return (lambda: muon_for), settings
 
 
 def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:
+    by_length = section.train_sampling_strategy == "group_by_length"
     settings: dict[str, Any] = {
         "rows": len(inputs.train_lengths),
-        "batch_size": section.batch_size,
-        "accumulation": section.accumulation,
+        "batch_size": section.per_device_train_batch_size,
+        "accumulation": section.gradient_accumulation_steps,
         "world_size": arguments.world_size,
         "rank": arguments.process_index,
-        "seed": section.seed,
-        "lengths": (inputs.epoch_lengths or inputs.train_lengths) if section.bucket_by_length else None,
+        "seed": section.order_seed,
+        "lengths": (inputs.epoch_lengths or inputs.train_lengths) if by_length else None,
+        "shuffle": section.train_sampling_strategy != "sequential",
         "changing": inputs.epoch_lengths is not None,
     }
-    if section.tokens_per_batch is not None:
+    if section.max_tokens_per_batch is not None:
         _refuse_budget(section, inputs)
-        return BudgetBatches(tokens=section.tokens_per_batch, **settings)
+        return BudgetBatches(tokens=section.max_tokens_per_batch, **settings)
     if inputs.companion is None:
         return RankBatches(**settings)
-    return PairedBatches(companion=inputs.companion, bucketed=section.bucket_by_length, **settings)
+    return PairedBatches(companion=inputs.companion, bucketed=by_length, **settings)
 
 
 def _refuse_budget(section: TrainSection, inputs: TrainingInputs) -> None:
     """Say where a token budget can't be kept."""
     reason = None
-    if not section.bucket_by_length:
-        reason = "train.bucket_by_length is off, and a budget is filled with rows of like length"
+    if section.train_sampling_strategy != "group_by_length":
+        reason = f"train.train_sampling_strategy is {section.train_sampling_strategy}, and it needs group_by_length"
     elif inputs.epoch_lengths is not None:
         reason = "this task makes other rows in each epoch, so that the number of batches would change"
     elif inputs.companion is not None:
         reason = "joint training pairs each batch with unlabeled rows"
     if reason is not None:
-        raise HftuneError(f"train.tokens_per_batch is set, but {reason}", hint="leave it out: set train.batch_size")
+        raise HftuneError(
+            f"train.max_tokens_per_batch is set, but {reason}",
+            hint="leave it out: set train.per_device_train_batch_size",
+        )
 
 
 def _checkpoints(
@@ -190,21 +198,22 @@ def _checkpoints(
 ) -> Checkpoints:
     """The checkpoints, sealed with all that a resumed run must share with the one that saved them."""
     settings = {
-        "batch_size": section.batch_size,
-        "tokens_per_batch": section.tokens_per_batch,
-        "accumulation": section.accumulation,
+        "per_device_train_batch_size": section.per_device_train_batch_size,
+        "max_tokens_per_batch": section.max_tokens_per_batch,
+        "gradient_accumulation_steps": section.gradient_accumulation_steps,
         "processes": arguments.world_size,
         "sharding": checkpoint_kind(),
         "seed": section.seed,
+        "data_seed": section.order_seed,
         "rows": rows,
         "precision": "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32",
         "frozen_weights": weights.frozen_fingerprint(model),
         # Found and not stated, so that a resumed run must find it here.
-        **({"eval_batch_size": section.eval_batch_size} if section.auto_batch else {}),
+        **({EVAL_SIZE: getattr(section, EVAL_SIZE)} if section.auto_find_batch_size else {}),
     }
     settings = {**settings, **must_match}
     _refuse_other_machines_data(settings, agreed(settings))
-    return Checkpoints(Path(arguments.output_dir), section.keep_checkpoints, settings)
+    return Checkpoints(Path(arguments.output_dir), section.save_total_limit, settings)
 
 
 def _refuse_other_machines_data(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

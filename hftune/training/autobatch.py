@@ -1,6 +1,7 @@
-"""``train.auto_batch``: the largest batch that fits, found before training begins; every update keeps its rows.
+"""``train.auto_find_batch_size``: the largest batch that fits, found before training; every update keeps its rows.
 
-A pass of ``train.batch_size`` rows is divided into two, four … equal ones, and ``train.accumulation`` grows by the same
+A pass of ``train.per_device_train_batch_size`` rows is divided into two, four … equal ones, and
+``train.gradient_accumulation_steps`` grows by the same
 factor. The order of rows depends on the rows of an update alone, so each update has the rows that it would have had.
 ``hftune.training.assembly`` asks; what was found is sealed with each checkpoint, and a resumed run takes it from there.
 """
@@ -31,14 +32,14 @@ SPARE = 0.85
 class Sizes:
     """Rows of a pass in training and evaluation, and passes of an update; named as in the ``train`` section."""
 
-    batch_size: int
-    accumulation: int
-    eval_batch_size: int
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    per_device_eval_batch_size: int
 
     @classmethod
     def of(cls, section: TrainSection) -> Sizes:
         """Those that the recipe states."""
-        return cls(section.batch_size, section.accumulation, section.eval_batch_size)
+        return cls(**{field.name: getattr(section, field.name) for field in dataclasses.fields(cls)})
 
     @classmethod
     def recorded(cls, checkpoints: Path) -> Sizes | None:
@@ -48,8 +49,9 @@ class Sizes:
                 settings = read_manifest(path)["settings"]
             except (ValueError, OSError):
                 continue  # passed over by resume too, which says so
-            if "eval_batch_size" in settings:
-                return cls(settings["batch_size"], settings["accumulation"], settings["eval_batch_size"])
+            names = [field.name for field in dataclasses.fields(cls)]
+            if set(names) <= settings.keys():
+                return cls(**{name: settings[name] for name in names})
         return None
 
     def section(self, section: TrainSection) -> TrainSection:
@@ -58,7 +60,7 @@ class Sizes:
 
     def inputs(self, inputs: TrainingInputs, before: Sizes) -> TrainingInputs:
         """What a task prepared, with the companion rows divided as the labeled ones are."""
-        companion, split = inputs.companion, before.batch_size // self.batch_size
+        companion, split = inputs.companion, before.per_device_train_batch_size // self.per_device_train_batch_size
         if companion is None or split == 1:
             return inputs
         divided = dataclasses.replace(companion, batch_size=companion.batch_size // split, split=split)
@@ -80,11 +82,11 @@ def sizes_that_fit(trainer: HftuneTrainer, inputs: TrainingInputs, section: Trai
     wanted = Sizes.of(section)
     if trainer.sharding:
         raise HftuneError(
-            "train.auto_batch can't tell what fits where the weights are sharded (FSDP, DeepSpeed)",
-            hint="leave it out, and lower train.batch_size by hand",
+            "train.auto_find_batch_size can't tell what fits where the weights are sharded (FSDP, DeepSpeed)",
+            hint="leave it out, and lower train.per_device_train_batch_size by hand",
         )
     if found := agreed(Sizes.recorded(trainer.checkpoints.directory)):
-        return found, f"auto batch: {found.batch_size} rows a pass, as the run began"
+        return found, f"auto batch: {found.per_device_train_batch_size} rows a pass, as the run began"
     trial = Trial(trainer, inputs)
     try:
         with trial.prepared():
@@ -98,17 +100,21 @@ def sizes_that_fit(trainer: HftuneTrainer, inputs: TrainingInputs, section: Trai
 
 def _found(trial: Trial, wanted: Sizes) -> Sizes:
     beside = trial.beside
-    rows = [wanted.batch_size // split for split in divisions(wanted.batch_size, beside)]
+    rows = [
+        wanted.per_device_train_batch_size // split for split in divisions(wanted.per_device_train_batch_size, beside)
+    ]
     search = _on_cpu(trial) if trial.device.type == "cpu" else first_that_fits
-    fits = smallest(search(rows, lambda size: trial.train(size, -(-size * beside // wanted.batch_size))))
+    fits = smallest(
+        search(rows, lambda size: trial.train(size, -(-size * beside // wanted.per_device_train_batch_size)))
+    )
     if not fits:
         more = f" beside {beside} unlabeled ones, which have no smaller common part" if beside and rows[-1] > 1 else ""
         raise _nothing_fits(trial, f"a pass of {rows[-1]} row{'s' * (rows[-1] > 1)}{more}")
-    most = wanted.eval_batch_size
+    most = wanted.per_device_eval_batch_size
     evaluated = smallest(search([most // 2**power for power in range(most.bit_length())], trial.evaluate))
     if not evaluated:
         raise _nothing_fits(trial, "an evaluation of one row")
-    return Sizes(fits, wanted.accumulation * (wanted.batch_size // fits), evaluated)
+    return Sizes(fits, wanted.gradient_accumulation_steps * (wanted.per_device_train_batch_size // fits), evaluated)
 
 
 def divisions(batch_size: int, beside: int = 0) -> list[int]:
@@ -170,19 +176,22 @@ def _on_cpu(trial: Trial) -> Callable[[Sequence[int], Callable[[int], None]], in
 def _nothing_fits(trial: Trial, what: str) -> RunFailed:
     return RunFailed(
         f"out of memory: not even {what} fits (the longest row has {trial.longest} tokens)",
-        hint="lower data.max_length, set train.gradient_checkpointing=true, or take a smaller model",
+        hint="lower data.max_seq_length, set train.gradient_checkpointing=true, or take a smaller model",
     )
 
 
 def _in_words(wanted: Sizes, found: Sizes) -> str:
     if found == wanted:
-        return f"auto batch: {found.batch_size} rows a pass fit"
+        return f"auto batch: {found.per_device_train_batch_size} rows a pass fit"
     parts = []
-    if found.batch_size != wanted.batch_size:
+    if found.per_device_train_batch_size != wanted.per_device_train_batch_size:
         parts.append(
-            f"{wanted.batch_size} rows a pass do not fit, {found.batch_size} do; train.accumulation is "
-            f"{found.accumulation} in place of {wanted.accumulation}, so that every update has the same rows"
+            f"{wanted.per_device_train_batch_size} rows a pass do not fit, {found.per_device_train_batch_size} do; "
+            f"train.gradient_accumulation_steps is {found.gradient_accumulation_steps} in place of "
+            f"{wanted.gradient_accumulation_steps}, so that every update has the same rows"
         )
-    if found.eval_batch_size != wanted.eval_batch_size:
-        parts.append(f"evaluations take {found.eval_batch_size} rows in place of {wanted.eval_batch_size}")
+    if found.per_device_eval_batch_size != wanted.per_device_eval_batch_size:
+        parts.append(
+            f"evaluations take {found.per_device_eval_batch_size} rows in place of {wanted.per_device_eval_batch_size}"
+        )
     return f"auto batch: {'; '.join(parts)}"

@@ -2,7 +2,7 @@
 
 Rows are ranked by length, those of one length in an order of their own each epoch, and cut where the budget or the
 batch size is reached. The cuts depend on the lengths alone: each epoch has as many batches, and no draw is kept that a
-resumed run would lack. Used by ``hftune.training.assembly`` where ``train.tokens_per_batch`` is set.
+resumed run would lack. Used by ``hftune.training.assembly`` where ``train.max_tokens_per_batch`` is set.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class BudgetBatches(RankBatches):
         longest = int(lengths.max())
         if longest > tokens:
             raise HftuneError(
-                f"train.tokens_per_batch is {tokens}, but a training row has {longest} tokens",
-                hint=f"set it to {longest} or more, or lower data.max_length",
+                f"train.max_tokens_per_batch is {tokens}, but a training row has {longest} tokens",
+                hint=f"set it to {longest} or more, or lower data.max_seq_length",
             )
         self._starts = _cuts(np.sort(lengths)[::-1], tokens, self.batch_size, self.world_size)
         self._arranged: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -47,7 +47,7 @@ class BudgetBatches(RankBatches):
     @property
     def limit(self) -> tuple[str, int]:
         """The setting that bounds a batch, and its value."""
-        return "tokens_per_batch", self.tokens
+        return "max_tokens_per_batch", self.tokens
 
     def seen(self, updates: int) -> int:
         """Rows that so many updates have taken."""

@@ -181,7 +181,7 @@ class Checkpoints:
     """The checkpoints of one run, as its main process writes them."""
 
     directory: Path
-    keep: int
+    keep: int | None
     settings: Mapping[str, Any]
     """What must be the same when the run is resumed; a JSON object."""
 
@@ -266,7 +266,7 @@ class Checkpoints:
         if full:
             return RunFailed(
                 f"the disk is full: {what}; {kept}",
-                hint="free some space, or lower train.keep_checkpoints, then go on with --resume",
+                hint="free some space, or lower train.save_total_limit, then go on with --resume",
             )
         return RunFailed(
             f"{what}: {(str(error) or repr(error)).splitlines()[0]}; {kept}",

@@ -75,5 +75,5 @@ class Watch:
         kept = f"the last good checkpoint is {left.name}" if left else "no checkpoint had been saved yet"
         raise RunFailed(
             f"{what} at update {state.global_step + 1:,} (epoch {epoch + 1}), on the training rows {shown}; {kept}",
-            hint="lower train.learning_rate, raise train.warmup, or look at those rows (counted from 0)",
+            hint="lower train.learning_rate, raise train.warmup_steps, or look at those rows (counted from 0)",
         )

@@ -49,7 +49,7 @@ class Fitted:
     memory: int = 0
     """The most bytes that were held, from the reading of the data on."""
     batch_size: int = 0
-    """Rows of a pass on one device, as they were: train.auto_batch may have lowered them."""
+    """Rows of a pass on one device, as they were: train.auto_find_batch_size may have lowered them."""
     accumulation: int = 0
     """Passes of an update."""
 
@@ -120,17 +120,19 @@ def _what_to_lower(trainer: HftuneTrainer) -> tuple[str, str]:
     """The setting that training's memory goes with, and what makes the same updates with less."""
     batches = trainer.batches
     setting, size = batches.limit
-    if setting != "batch_size":
+    if setting != "per_device_train_batch_size":
         return (
             f"with train.{setting}={size}",
-            f"begin anew with train.{setting}={max(1, size // 2)} train.accumulation={batches.accumulation * 2}, which "
+            f"begin anew with train.{setting}={max(1, size // 2)} "
+            f"train.gradient_accumulation_steps={batches.accumulation * 2}, which "
             "makes updates of about the same rows; train.gradient_checkpointing=true saves more",
         )
     return (
-        f"with train.batch_size={batches.batch_size}",
-        f"begin anew with --auto-batch, which finds a batch that fits and makes the same updates; by hand: "
-        f"train.batch_size={max(1, batches.batch_size // 2)} train.accumulation={batches.accumulation * 2}; "
-        "a lower data.max_length or train.gradient_checkpointing=true saves more",
+        f"with train.per_device_train_batch_size={batches.batch_size}",
+        f"begin anew with --auto-find-batch-size, which finds a batch that fits and makes the same updates; by hand: "
+        f"train.per_device_train_batch_size={max(1, batches.batch_size // 2)} "
+        f"train.gradient_accumulation_steps={batches.accumulation * 2}; "
+        "a lower data.max_seq_length or train.gradient_checkpointing=true saves more",
     )
 
 
@@ -201,7 +203,7 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
     if not state.best_global_step:
         raise RunFailed(
             f"no evaluation gave a finite {trainer.args.metric_for_best_model}, so no checkpoint could be chosen",
-            hint="look at history.jsonl, or choose by another score: task.select_by=loss",
+            hint="look at history.jsonl, or choose by another score: train.metric_for_best_model=loss",
         )
     batches = trainer.batches
     examples = batches.seen(state.global_step)

@@ -28,8 +28,6 @@ class TrainingInputs:
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
     loss: Callable[..., Tensor] | None
     """Trainer's compute_loss_func: (outputs, labels, num_items_in_batch) → loss; None takes the model's own."""
-    select_by: str
-    greater_is_better: bool
     tokens: str = ""
     """A hash of the tokenized training rows: a tokenizer that has changed can't go on with an old run."""
     preprocess_logits: Callable[[Any, Any], Any] | None = None

@@ -52,7 +52,7 @@ class Launched:
     update_rows: int
     """Training rows of one update, over all processes and accumulated passes; at most, under a token budget."""
     batch_tokens: int | None = None
-    """The budget of a batch, where ``train.tokens_per_batch`` sets one."""
+    """The budget of a batch, where ``train.max_tokens_per_batch`` sets one."""
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in environment.json."""
@@ -82,13 +82,13 @@ def local_world_size() -> int:
     return int(get_int_from_env(LOCAL_SIZES, world_size()))
 
 
-def on_cpu(device: str) -> bool:
-    """Whether training runs on the processor: the recipe's ``train.device``, the launcher or the machine say so."""
+def on_cpu(use_cpu: bool) -> bool:
+    """Whether training runs on the processor: the recipe's ``train.use_cpu``, the launcher or the machine say so."""
     told = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
-    return device == "cpu" or told or not torch.accelerator.is_available()
+    return use_cpu or told or not torch.accelerator.is_available()
 
 
-def join(device: str) -> None:
+def join(use_cpu: bool) -> None:
     """Meet the other processes of the launch; there may be none.
 
     Raises:
@@ -101,7 +101,7 @@ def join(device: str) -> None:
     if world_size() == 1 or _WAITING:
         return
     expected = world_size()
-    state = PartialState(cpu=on_cpu(device), timeout=timedelta(minutes=30))
+    state = PartialState(cpu=on_cpu(use_cpu), timeout=timedelta(minutes=30))
     if state.num_processes != expected:
         raise HftuneError(
             f"the launcher says that {expected} processes train together, but this one finds {state.num_processes}",
@@ -151,7 +151,7 @@ def smallest(value: int) -> int:
 
 def _group() -> dist.ProcessGroup:
     if not _WAITING:
-        join("auto")
+        join(use_cpu=False)
     return _WAITING[0]
 
 

@@ -46,7 +46,7 @@ class Launch:
     cpu: bool
     """Whether GPUs are left alone."""
     precision: str
-    """no, fp16, bf16 or fp8: what ``train.precision: auto`` follows."""
+    """no, fp16, bf16 or fp8: what a recipe that sets neither bf16 nor fp16 follows."""
     settings: argparse.Namespace
     """Everything that accelerate understood, by its own names."""
 

@@ -52,8 +52,8 @@ def block_matrices(model: nn.Module) -> list[Matrix]:
                 found[id(weight)] = Matrix(name, weight, _parts(name, module, weight, axis), axis)
     if not found:
         raise HftuneError(
-            "train.optimizer is muon, but no matrix of a transformer block moves in this model",
-            hint="use train.optimizer=adamw, or method.kind=full with a model that has blocks",
+            "train.optim is muon, but no matrix of a transformer block moves in this model",
+            hint="use train.optim=adamw_torch_fused, or method.kind=full with a model that has blocks",
         )
     return list(found.values())
 
@@ -91,8 +91,8 @@ def _parts(name: str, module: nn.Module, weight: Tensor, axis: int) -> int:
         unclear = outputs % parts != 0 or (last in SQUARE and outputs != parts * inputs)
     if unclear:
         raise HftuneError(
-            f"train.optimizer is muon, which orthogonalizes queries, keys and values apart, but {name} ({outputs} × "
+            f"train.optim is muon, which orthogonalizes queries, keys and values apart, but {name} ({outputs} × "
             f"{inputs}) holds them together in an order that its name does not tell",
-            hint="use train.optimizer=adamw for this architecture",
+            hint="use train.optim=adamw_torch_fused for this architecture",
         )
     return parts

@@ -20,7 +20,8 @@ from hftune.errors import RunFailed
 from hftune.portability import peak_resident_bytes
 
 LOWER_EVALUATION = (
-    "begin anew with a lower train.eval_batch_size, which gives the same scores, or with --auto-batch; with "
+    "begin anew with a lower train.per_device_eval_batch_size, which gives the same scores, or with "
+    "--auto-find-batch-size; with "
     "thousands of labels, also use fewer validation rows: scores need rows × labels"
 )
 

@@ -73,18 +73,27 @@ class Muon(torch.optim.Optimizer):
     """Muon for groups with ``parts``, AdamW for the others."""
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float = 0.95, bf16: bool = False
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        bf16: bool = False,
     ) -> None:
         """Take groups as ``muon_for`` makes them.
 
         Args:
             groups: Parameter groups, each with ``params`` and ``weight_decay``; ``parts`` and ``axis`` make it Muon's.
             lr: Learning rate of all groups.
+            betas: Those of AdamW.
+            eps: That of AdamW.
             momentum: How much of the past a matrix's momentum keeps in a step.
             bf16: Run the Newton-Schulz steps in bf16; in fp32 otherwise. It is a group setting, so that checkpoints
                 hold it and a resumed run computes as it began.
         """
-        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True, "parts": 0, "axis": 0, "bf16": bf16}
+        settings = {"betas": betas, "eps": eps, "fused": True, "parts": 0, "axis": 0, "bf16": bf16}
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, **settings})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,7 +179,16 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.95, bf16: bool = False) -> Muon:
+def muon_for(
+    model: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.95,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    bf16: bool = False,
+) -> Muon:
     """Muon on the blocks' matrices, AdamW on the rest of what moves.
 
     Weight decay is for matrices: those of the blocks, and linear maps outside them. Norms, biases, embeddings and other
@@ -198,7 +216,7 @@ def muon_for(model: nn.Module, *, lr: float, weight_decay: float, momentum: floa
         chosen = [one for one in rest if (id(one) in maps) == belongs]
         if chosen:
             groups.append({"params": chosen, "weight_decay": decay})
-    return Muon(groups, lr=lr, momentum=momentum, bf16=bf16)
+    return Muon(groups, lr=lr, momentum=momentum, betas=betas, eps=eps, bf16=bf16)
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:

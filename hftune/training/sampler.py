@@ -17,7 +17,9 @@ POOL_UPDATES = 50
 """Rows are sorted by length within pools of this many updates: like lengths in a batch, other neighbors each epoch."""
 
 
-def epoch_order(seed: int, epoch: int, rows: int, update_rows: int, lengths: np.ndarray | None = None) -> np.ndarray:
+def epoch_order(
+    seed: int, epoch: int, rows: int, update_rows: int, lengths: np.ndarray | None = None, *, shuffle: bool = True
+) -> np.ndarray:
     """Row numbers in the order in which one epoch visits them.
 
     Args:
@@ -26,11 +28,14 @@ def epoch_order(seed: int, epoch: int, rows: int, update_rows: int, lengths: np.
         rows: Number of training rows.
         update_rows: Rows that go into one update, over all processes and accumulated passes.
         lengths: Tokens of each row; None shuffles without regard to length.
+        shuffle: Whether there is chance in it; False visits the rows as they come.
 
     Returns:
         A permutation. Each run of ``update_rows`` is one update, its rows sorted from long to short; the updates come
         in random order, and a shorter one, of rows drawn at random, comes last.
     """
+    if not shuffle:
+        return np.arange(rows)
     generator = np.random.default_rng([seed, epoch])
     shuffled = generator.permutation(rows)
     if lengths is None:
@@ -93,6 +98,7 @@ class RankBatches(Sampler[list[Any]]):
         seed: int,
         lengths: Sequence[int] | Callable[[int], Sequence[int]] | None,
         changing: bool = False,
+        shuffle: bool = True,
     ) -> None:
         """lengths: tokens of each row, or of each row in an epoch; None shuffles without regard to length."""
         assert lengths is None or callable(lengths) or len(lengths) == rows, "a length for every row"
@@ -106,6 +112,7 @@ class RankBatches(Sampler[list[Any]]):
         self.update_rows = self.pass_rows * accumulation
         self._lengths = lengths if lengths is None or callable(lengths) else np.asarray(lengths)
         self._changing = changing
+        self._shuffle = shuffle
         self._epoch = 0
         self._ordered: tuple[int, np.ndarray] | None = None
 
@@ -126,7 +133,7 @@ class RankBatches(Sampler[list[Any]]):
     @property
     def limit(self) -> tuple[str, int]:
         """The setting that bounds a batch, and its value."""
-        return "batch_size", self.batch_size
+        return "per_device_train_batch_size", self.batch_size
 
     @property
     def fixed_lengths(self) -> np.ndarray:
@@ -170,7 +177,7 @@ class RankBatches(Sampler[list[Any]]):
     def _together(self, epoch: int, index: int) -> np.ndarray:
         if self._ordered is None or self._ordered[0] != epoch:
             lengths = np.asarray(self._lengths(epoch)) if callable(self._lengths) else self._lengths
-            order = epoch_order(self.seed, epoch, self.rows, self.update_rows, lengths)
+            order = epoch_order(self.seed, epoch, self.rows, self.update_rows, lengths, shuffle=self._shuffle)
             self._ordered = (epoch, order)
         start = index * self.pass_rows
         return self._ordered[1][start : start + self.pass_rows]

@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer import SCHEDULER_NAME
 
-from hftune.config.train import TrainSection
+from hftune.config.train import MUON, TrainSection
 from hftune.errors import HftuneError
 from hftune.training import weights
 from hftune.training.launch import is_main_process
@@ -62,10 +62,10 @@ def refuse_what_breaks(section: TrainSection) -> None:
             "train.gradient_checkpointing and the launch config's fsdp_activation_checkpointing do the same",
             hint="set train.gradient_checkpointing=false",
         )
-    if section.optimizer == "muon":
+    if section.optim == MUON:
         raise HftuneError(
-            f"train.optimizer is muon, which needs whole matrices, but {asked.split()[0]} takes them apart",
-            hint="set train.optimizer=adamw, or launch without sharding",
+            f"train.optim is muon, which needs whole matrices, but {asked.split()[0]} takes them apart",
+            hint="set train.optim=adamw_torch_fused, or launch without sharding",
         )
 
 

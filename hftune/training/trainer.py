@@ -51,6 +51,7 @@ class HftuneTrainer(ShardedTrainer):
         listener: Listener,
         callbacks: list[Any],
         optimizer: tuple[Any, dict[str, Any]] | None = None,
+        decay_embeddings: bool = True,
     ) -> None:
         """Everything is made by ``build``; the model's own loss is taken to be a mean over the rows of a batch."""
         base = unwrap_peft_model(model)
@@ -58,6 +59,7 @@ class HftuneTrainer(ShardedTrainer):
             # Heads take **kwargs but ignore num_items_in_batch, so Trainer would not divide by the accumulation.
             base.accepts_loss_kwargs = False
         self.batches = batches
+        self.decay_embeddings = decay_embeddings
         self.checkpoints = checkpoints
         self.history = history
         self.clock = clock
@@ -97,7 +99,7 @@ class HftuneTrainer(ShardedTrainer):
             device=self.args.device.type,
             sharding=self.sharding,
             update_rows=self.batches.update_rows,
-            batch_tokens=size if setting == "tokens_per_batch" else None,
+            batch_tokens=size if setting == "max_tokens_per_batch" else None,
         )
 
     # ---- training batches ----
@@ -165,6 +167,22 @@ class HftuneTrainer(ShardedTrainer):
         self._watch.check(None if scaled else norm, self.state, self.stop, self.checkpoints.directory)
         return norm
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Trainer decays everything but biases and norms; language models leave embeddings alone too."""
+        names: list[str] = super().get_decay_parameter_names(model)
+        if self.decay_embeddings:
+            return names
+        embeddings = {
+            id(parameter)
+            for module in model.modules()
+            if isinstance(module, nn.Embedding)
+            for parameter in module.parameters(recurse=False)
+        }
+        tied = {
+            name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in embeddings
+        }
+        return [name for name in names if name not in tied]
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule; a decay given as a share of all updates becomes their number, which is known only here."""
         settings = dict(self.args.lr_scheduler_kwargs or {})
@@ -179,7 +197,7 @@ class HftuneTrainer(ShardedTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, with its time kept apart from training's."""
         before, size = self.clock.seconds, self.args.per_device_eval_batch_size
-        with out_of_memory(f"in an evaluation with train.eval_batch_size={size}", LOWER_EVALUATION):
+        with out_of_memory(f"in an evaluation with train.per_device_eval_batch_size={size}", LOWER_EVALUATION):
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         self.clock.aside += self.clock.seconds - before
         return metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hftune.config.task import LOWER_IS_BETTER
+from hftune.config.train import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.figures import Reference
 from hftune.runs.page import Picture, Section
@@ -42,7 +42,8 @@ def _loss(facts: RunFacts) -> Picture | None:
     if validation:
         lowest = min(validation, key=lambda row: row["loss"])
         told.append(
-            f"validation loss from {number(validation[0]['loss'])} to {number(validation[-1]['loss'])}, with its lowest value, "
+            f"validation loss from {number(validation[0]['loss'])} to {number(validation[-1]['loss'])}, with its "
+            "lowest value, "
             f"{number(lowest['loss'])}, at update {lowest['step']:,}"
         )
     caption = "Loss" if name == "loss" else "Loss of the classifier"

@@ -22,7 +22,9 @@ def knowledge(facts: RunFacts) -> Section | None:
     found: dict[str, Any] = facts.metrics.get("knowledge") or {}
     if not found:
         return None
-    split = next((name for name in (facts.main_split, "validation") if name and "risk_coverage" in found.get(name, {})), None)
+    split = next(
+        (name for name in (facts.main_split, "validation") if name and "risk_coverage" in found.get(name, {})), None
+    )
     curve = found[split]["risk_coverage"] if split is not None else []
     bins = found[split]["bins"] if split is not None else []
     return Section(

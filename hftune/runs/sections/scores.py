@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hftune.config.task import LOWER_IS_BETTER
+from hftune.config.train import LOWER_IS_BETTER
 from hftune.runs.facts import RunFacts
 from hftune.runs.page import Section
 from hftune.runs.shares import wilson
