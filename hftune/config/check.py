@@ -27,7 +27,6 @@ from hftune.config.kinds import (
 from hftune.config.problems import Problem
 from hftune.config.section import Section
 from hftune.config.task import Task
-from hftune.config.training_arguments import argument_fields
 from hftune.suggest import closest
 
 Source = Callable[[str], str]
@@ -111,7 +110,8 @@ def _check_section(
     problems = list(_bools_for_numbers(name, section_type, given, source))
     for key, message, hint in list(section_type.undeclared(given)):
         path = f"{name}.{key}"
-        hint = hint or ("" if key in argument_fields() else _suggestion(key, path, settings(section_type, f"{name}.")))
+        if not hint and not message.startswith("can't"):
+            hint = _suggestion(key, path, settings(section_type, f"{name}."))
         problems.append(Problem(path, message, hint, source(path)))
     for problem in problems:
         given.pop(problem.path.partition(".")[2])

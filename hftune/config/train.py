@@ -8,8 +8,8 @@ TrainingArguments is accepted, checked and passed on, unless hftune must decide 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -44,6 +44,9 @@ _LAUNCHER = "the launcher shards the model: accelerate launch --config_file reci
 _PUBLISH = "publishing has a section of its own: set hub.{} (--{})"
 _COMMAND = "the command line decides what is done: use the flag --{}"
 REFUSED: dict[str, str] = {
+    "overwrite_output_dir": "replacing a run is not part of a recipe: use --overwrite, which moves the old one aside",
+    "save_safetensors": "removed from transformers, which always saves safetensors: leave it out",
+    "logging_dir": "removed from transformers: TensorBoard's files are in the run directory, so leave it out",
     "output_dir": "the run directory is not part of a recipe: use --output-dir",
     "resume_from_checkpoint": "resuming is not part of a recipe: use --resume with --output-dir",
     "do_train": _COMMAND.format("do_train"),
@@ -81,21 +84,30 @@ REFUSED: dict[str, str] = {
     "ddp_backend": "the device decides: nccl on GPUs, gloo on CPUs: leave it out",
     "ddp_timeout": "a closed connection is noticed at once, and processes wait as long as scoring takes: leave it out",
 }
-"""Fields of TrainingArguments that can't be set in a recipe, each with its reason."""
+"""Fields of TrainingArguments, today's and removed ones, that can't be set in a recipe, each with its reason."""
 
-REMOVED: dict[str, str] = {
-    "evaluation_strategy": "eval_strategy",
-    "warmup_ratio": "warmup_steps, where a value below 1 is a ratio",
-    "no_cuda": "use_cpu",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "group_by_length": "train_sampling_strategy: group_by_length",
-    "evaluate_during_training": "eval_strategy: steps",
-    "overwrite_output_dir": "the flag --overwrite",
-    "save_safetensors": "nothing: weights are always saved as safetensors",
-    "logging_dir": "nothing: TensorBoard's files are in the run directory (report_to: tensorboard)",
+
+class Removed(NamedTuple):
+    """A name that transformers has removed, and what it is today."""
+
+    field: str
+    convert: Callable[[Any], Any] = lambda value: value
+    note: str = ""
+    """What to know about today's spelling."""
+
+
+REMOVED: dict[str, Removed] = {
+    "evaluation_strategy": Removed("eval_strategy"),
+    "evaluate_during_training": Removed("eval_strategy", lambda on: "steps" if on else None, ": steps"),
+    "warmup_ratio": Removed("warmup_steps", note=", where a value below 1 is a ratio"),
+    "no_cuda": Removed("use_cpu"),
+    "per_gpu_train_batch_size": Removed("per_device_train_batch_size"),
+    "per_gpu_eval_batch_size": Removed("per_device_eval_batch_size"),
+    "group_by_length": Removed(
+        "train_sampling_strategy", lambda on: "group_by_length" if on else "random", ": group_by_length"
+    ),
 }
-"""Names that transformers has removed, and what replaces them."""
+"""Accepted as flags, with a line that names today's spelling; an error in a recipe."""
 
 
 class TrainSection(Section):
@@ -197,13 +209,13 @@ class TrainSection(Section):
             if key in cls.model_fields:
                 continue
             if key in REMOVED:
-                yield key, "removed from transformers", f"Use {REMOVED[key]}."
+                yield key, "removed from transformers", f"Use {REMOVED[key].field}{REMOVED[key].note}."
+            elif key in REFUSED:
+                yield key, f"can't be set in a recipe: {REFUSED[key]}", ""
             elif key not in argument_fields():
                 near = closest(key, [*cls.model_fields, *argument_fields()], cutoff=0.7)
                 hint = f"Did you mean train.{near}?" if near else ""
                 yield key, "not a field of TrainingArguments in the installed transformers", hint
-            elif key in REFUSED:
-                yield key, f"can't be set in a recipe: {REFUSED[key]}", ""
             elif problem := argument_fields()[key].problem(value):
                 yield key, f"{problem[:1].lower()}{problem[1:]}; got {value!r}", argument_fields()[key].help
 
