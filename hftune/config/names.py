@@ -83,10 +83,22 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
             raise HftuneError(f"{shown(name)} can't be set", hint=REFUSED[name])
         elif name in paths:
             put(paths[name], value, name)
+        elif name in spellings(None):
+            raise HftuneError(
+                f"{shown(name)} is no setting of task {task}",
+                hint=f"{spellings(None)[name]} belongs to another task: `hftune recipes schema` shows which",
+            )
         else:
-            raise unknown(name, [*known_names(task)], shown(name))
+            raise unknown(name, known_names(task), shown(name))
     if stated.get(USE_PEFT):
         put("method.kind", overrides.get("method.kind", "lora"), USE_PEFT)
+    if (
+        "data.train_file" in overrides
+        and "data.dataset_name" not in overrides
+        and not stated.keys() & {TASK_NAME, DATA_DIR}
+    ):
+        # As in Hugging Face's scripts: a training file is the dataset, and the others are next to it or paths.
+        overrides["data.dataset_name"] = overrides.pop("data.train_file")
     for path, value in _composed_data(stated).items():
         if path not in overrides or path == "data.dataset_name":  # a column that is named is right for this folder
             put(path, value, TASK_NAME)
