@@ -142,6 +142,7 @@ def train_seeds(
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    score: Sequence[str] = SCORED,
     listener: Listener | None = None,
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs."""
@@ -164,7 +165,9 @@ def train_seeds(
     results = []
     for number, seed in enumerate(seeds, start=1):
         listener.note(f"seed {seed} ({number} of {len(seeds)})")
-        results.append(train(_seeded(recipe, seed), seed_path(group, seed), resume=resume, listener=listener))
+        results.append(
+            train(_seeded(recipe, seed), seed_path(group, seed), resume=resume, score=score, listener=listener)
+        )
     return group, write_group(group) if is_main_process() else {}, results
 
 

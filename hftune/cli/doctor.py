@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hftune.cli import options
-from hftune.cli.flags import NOT_SETTINGS, resolve_settings
+from hftune.cli.flags import GIVEN, NOT_SETTINGS, resolve_settings
 from hftune.cli.terminal import out, show_json, visible
 from hftune.errors import HftuneError
 
@@ -84,7 +84,7 @@ def _typed(arguments: Sequence[str]) -> dict[str, Any]:
     copied = list(arguments[arguments.index("hftune") + 1 :]) if "hftune" in arguments else []
     if not copied or copied[0] not in COMMANDS:
         return {}
-    given = load_command(copied[0]).make_context(copied[0], list(map(dashed, copied[1:]))).params.get("given", {})
+    given = load_command(copied[0]).make_context(copied[0], list(map(dashed, copied[1:]))).meta.get(GIVEN, {})
     return resolve_settings({name: value for name, value in given.items() if name not in NOT_SETTINGS}, None)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from typer.core import TyperCommand, TyperOption
 
 from hftune.cli import options
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 DO = ("do_train", "do_eval", "do_predict")
 """What Hugging Face's scripts are told to do; hftune does all of it unless one is false."""
 RESUME_FROM = "resume_from_checkpoint"
+GIVEN = "hftune.given"
+"""Where a context keeps the settings that were typed."""
 NOT_SETTINGS = (*DO, RESUME_FROM)
 """Fields of TrainingArguments that say what is done, not how."""
 SECTIONS = ("task", "data", "method", "train", "model", "hub")
@@ -106,15 +109,16 @@ def settings_command(
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=False if name in SWITCHES else None, annotation=annotation
         )
-        for name, annotation in annotations.items()
+        for name, annotation in {"context": typer.Context, **annotations}.items()
     ]
 
     def decorate(command: Callable[[dict[str, Any], Given], None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            command(values, values.pop("given", {}))
+            context: typer.Context = values.pop("context")
+            command(values, context.meta[GIVEN])
 
-        run.__annotations__ = dict(annotations)  # what typer reads the flags from
+        run.__annotations__ = {"context": typer.Context, **annotations}  # what typer reads the flags from
         vars(run)["__signature__"] = inspect.Signature(parameters)
         vars(run)["command_class"] = type(
             "SettingsOfTask",
@@ -232,7 +236,7 @@ class SettingsCommand(TyperCommand):
             ctx.exit()
         given, rest = self._split(args)
         remaining = super().parse_args(ctx, rest)
-        ctx.params["given"] = given
+        ctx.meta[GIVEN] = given
         return remaining
 
     def _split(self, args: Sequence[str]) -> tuple[dict[str, str | bool], list[str]]:
