@@ -37,7 +37,7 @@ class Named:
 
 def known_names(task: str | None) -> list[str]:
     """Every name that ``from_names`` takes."""
-    return [*spellings(task), *REMOVED, *COMPOSED]
+    return [*spellings(task), *REMOVED, *COMPOSED, *REFUSED]
 
 
 def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = False) -> Named:
@@ -131,6 +131,10 @@ def value_types(name: str, task: str | None) -> tuple[Any, ...]:
     if name in REMOVED:
         old = {"group_by_length", "evaluate_during_training"}
         return (bool,) if name in old else value_types(REMOVED[name].field, task)
+    if name in REFUSED and name not in spellings(None):
+        return (str,)
+    if name not in spellings(task):
+        task = None  # of another task: reported by from_names
     section, _, field = spellings(task)[name].partition(".")
     found = [
         option
