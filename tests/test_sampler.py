@@ -229,4 +229,4 @@ def test_a_row_longer_than_the_budget_is_refused() -> None:
 
 def test_a_budget_does_not_go_with_a_batch_that_is_found() -> None:
     with pytest.raises(ValueError, match="choose one"):
-        TrainSection(tokens_per_batch=600, auto_batch=True)
+        TrainSection(max_tokens_per_batch=600, auto_find_batch_size=True)
