@@ -122,7 +122,7 @@ tsk: {}
 learning_rate: 3
 task: {kind: clasify}
 data:
-  nmae: x
+  dataset_nmae: x
   max_seq_length: 0
   batch_size: 4
 method: full
@@ -145,7 +145,7 @@ model: {model_name_or_path: 5, dropout: 1.5}
         "tsk": ["unknown section", "mine.yaml:2", "Did you mean task?"],
         "learning_rate": ["Did you mean train.learning_rate?"],
         "task.kind": ["classify", "got 'clasify'", "mine.yaml:4", "Did you mean classify?"],
-        "data.nmae": ["unknown key", "mine.yaml:6", "Did you mean data.dataset_name?"],
+        "data.dataset_nmae": ["unknown key", "mine.yaml:6", "Did you mean data.dataset_name?"],
         "data.max_seq_length": ["expected a whole number ≥ 2; got 0", "mine.yaml:7"],
         "data.batch_size": ["Did you mean train.per_device_train_batch_size?"],
         "method": ["expected settings below this key, got 'full'", "Did you mean method.kind: full?"],
@@ -276,7 +276,7 @@ def test_data_that_do_not_suit_the_task_are_refused() -> None:
 
 def test_a_change_of_task_leaves_out_data_of_another_kind(tmp_path: Path) -> None:
     path = write(tmp_path, "data: {dataset_name: mine, max_seq_length: 32}\n")
-    assert load_recipe(path, sets=["task.kind=span"]).data.dataset_name == CorpusData().name
+    assert load_recipe(path, sets=["task.kind=span"]).data.dataset_name == CorpusData().dataset_name
     assert load_recipe(path, sets=["task.kind=span", "data.dataset_name=other"]).data.dataset_name == "other"
 
 
@@ -302,7 +302,7 @@ def test_another_method_leaves_the_recipes_muon_out(tmp_path: Path, caplog: pyte
     path = write(tmp_path, "train: {optim: muon, learning_rate: 4.0e-3, num_train_epochs: 2}\n")
     with caplog.at_level(logging.INFO, logger="hftune"):
         changed = load_recipe(path, {"method.kind": "bitfit"}).train
-    assert changed.optimizer == "adamw" and changed.learning_rate != 4e-3 and changed.epochs == 2
+    assert changed.optim == "adamw_torch_fused" and changed.learning_rate != 4e-3 and changed.num_train_epochs == 2
     assert "method.kind is now bitfit: the recipe's learning rate, optimizer left out" in caplog.text
     assert load_recipe(path, {"method.kind": "full"}).train.optim == "muon"
     with pytest.raises(RecipeError, match=r"muon is for method\.kind full"):

@@ -1,4 +1,4 @@
-"""The train section becomes TrainingArguments in one place; every field of the class is declared, passed on or refused."""
+"""The train section becomes TrainingArguments in one place: every field is declared, passed on or refused."""
 
 from __future__ import annotations
 
