@@ -39,8 +39,6 @@ def inputs(seed: int = 1) -> TrainingInputs:
         validation_lengths=[len(row["input_ids"]) for row in validation],
         compute_metrics=accuracy,
         loss=None,
-        select_by="accuracy",
-        greater_is_better=True,
     )
 
 

@@ -23,7 +23,7 @@ LENGTHS = np.random.default_rng(0).integers(3, 200, 1003)
 def batches(**changes: Any) -> RankBatches:
     plain: dict[str, Any] = {
         "rows": 1003,
-        "per_device_train_batch_size": 8,
+        "batch_size": 8,
         "gradient_accumulation_steps": 1,
         "world_size": 1,
         "rank": 0,
@@ -162,7 +162,7 @@ def budget(**changes: Any) -> BudgetBatches:
     plain: dict[str, Any] = {
         "tokens": 600,
         "rows": 1003,
-        "per_device_train_batch_size": 64,
+        "batch_size": 64,
         "gradient_accumulation_steps": 1,
         "world_size": 1,
         "rank": 0,

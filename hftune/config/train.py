@@ -33,7 +33,7 @@ OPTIM_ARGS: dict[str, tuple[str, ...]] = {
     "rmsprop": ("momentum", "alpha", "eps", "centered"),
     MUON: ("momentum",),
 }
-_TRACKIO_SPACE = "what is published is decided in the hub section, and a Space of trackio is public by default"
+"""What an optimizer reads of optim_args; transformers ignores the rest. Those of other packages check their own."""
 ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
 WITHOUT_BETAS = ("adafactor", "sgd", "adagrad", "rmsprop")
 DECAY_RATIO = 0.6
