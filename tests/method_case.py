@@ -115,7 +115,7 @@ class MethodCase:
             compute_metrics=self.falling,
             loss=None,
         )
-        inputs, _ = precompute(inputs, applied, device="cpu", batch_size=16, listener=Silent())
+        inputs, _ = precompute(inputs, applied, use_cpu=True, batch_size=16, listener=Silent())
         trainer = build(
             TrainSection(
                 **{

@@ -43,7 +43,7 @@ def inputs(seed: int = 1) -> TrainingInputs:
 
 
 def run(applied: Applied, given: TrainingInputs) -> TrainingInputs:
-    return precompute(given, applied, device="cpu", batch_size=4, listener=Silent())[0]
+    return precompute(given, applied, use_cpu=True, batch_size=4, listener=Silent())[0]
 
 
 def without_encoder(applied: Applied) -> Applied:
