@@ -118,7 +118,9 @@ def load_joint(section: JointData) -> JointSplits:
         HftuneError: either can't be found, read or trained on.
     """
     splits = load(section)
-    whole = splits if section.max_train_samples is None else load(section.model_copy(update={"labels": None}))
+    whole = (
+        splits if section.max_train_samples is None else load(section.model_copy(update={"max_train_samples": None}))
+    )
     return with_unlabeled(splits, whole, section, DATASETS)
 
 
