@@ -97,7 +97,7 @@ def generate(
     trust_base_code: options.TrustBaseCode = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let a language model go on from prompts, with the log-probability of what it writes.
+    """Generate text from prompts, with the log-probability of what is generated.
 
     With no --temperature, --top-k or --top-p the likeliest token is taken each time. One jsonl line a text when piped.
     """

@@ -206,12 +206,14 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
         owners = ", ".join(str(kind) for kind in everywhere[path])
         return f"It belongs to kind {owners}."
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
+    same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
+    if near := closest(word, same, cutoff=0.92):  # one letter is wrong, in a setting of any kind
+        return f"Did you mean {same[near]}?"
     if near := closest(word, by_leaf, cutoff=0.7):
         return f"Did you mean {by_leaf[near]}?"
     names = spellings(None)
     if word in names:
         return f"Did you mean {names[word]}?"
-    same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
     if near := closest(word, same, cutoff=0.75):
         return f"Did you mean {same[near]}?"
     if near := closest(word, names, cutoff=0.8):

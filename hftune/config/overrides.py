@@ -126,8 +126,7 @@ def _without_anothers_steps(
         if matters and key in train and not (isinstance(typed, Mapping) and key in typed)
     ]
     if changed and anothers and isinstance(merged.get("train"), dict):
-        named = ", ".join(key.replace("_", " ") for key in anothers)
-        logger.info("method.kind is now %s: the recipe's %s left out", method["kind"], named)
+        logger.info("method.kind is now %s: the recipe's %s left out", method["kind"], ", ".join(anothers))
         merged["train"] = {key: value for key, value in merged["train"].items() if key not in anothers}
     return merged
 
