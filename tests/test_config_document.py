@@ -129,21 +129,34 @@ def test_dumped_values_come_back(value: dict[str, Any]) -> None:
 @given(
     name=st.text(min_size=1),
     weights=st.dictionaries(st.text(), st.floats(0, 10), max_size=4),
-    extra=st.dictionaries(st.text(), plain, max_size=3),
+    run_name=st.text(),
+    kwargs=st.dictionaries(st.text(), plain, max_size=3),
 )
 def test_recipe_yaml_round_trips(
-    name: str, weights: dict[str, float], extra: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    name: str,
+    weights: dict[str, float],
+    run_name: str,
+    kwargs: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    recipe = load_recipe(overrides={"data.dataset_name": name, "task.class_weights": weights, "train.extra": extra})
+    recipe = load_recipe(
+        overrides={
+            "data.dataset_name": name,
+            "task.class_weights": weights,
+            "train.lr_scheduler_kwargs": kwargs,
+            "train.run_name": run_name,
+        }
+    )
     folder = tmp_path_factory.mktemp("run")
     (folder / "recipe.yaml").write_text(recipe_yaml(recipe), encoding="utf-8", newline="\n")
     assert load_recipe(folder) == recipe
 
 
 def test_recipe_yaml_states_everything_and_any_yaml_reader_understands_it() -> None:
-    recipe = load_recipe(sets=["task.class_weights={no: 2, yes: 1}", "train.note='1e-5'"])
+    recipe = load_recipe(sets=["task.class_weights={no: 2, yes: 1}", "train.run_name='1e-5'"])
     read = yaml.safe_load(recipe_yaml(recipe))
     assert list(read) == ["task", "data", "model", "method", "train", "hub"]
     assert read["train"]["learning_rate"] == 5e-4
     assert read["task"]["class_weights"] == {"no": 2.0, "yes": 1.0}
-    assert set(read["train"]) == set(type(recipe.train).model_fields)
+    assert read["train"]["run_name"] == "1e-5"
+    assert set(read["train"]) == {*type(recipe.train).model_fields, "run_name"}

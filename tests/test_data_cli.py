@@ -177,12 +177,12 @@ def test_peek_cuts_documents_as_training_does(hftune: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["peek", "births", "--label-column", "x"], "data of kind corpus has no such setting"),
+        (["peek", "births", "--label-column", "x"], "--label-column is no setting of task span"),
         (["peek", "births", "--text-column", "x"], "is plain text"),
-        (["peek", "births", "--task", "answer", "--pair-column", "x"], "data of kind questions has no such setting"),
+        (["peek", "births", "--task", "answer", "--pair-column", "x"], "--pair-column is no setting of task answer"),
         (["peek", "births", "--recipe", "pretrain/prose-clm"], "classify, span, answer; got 'clm'"),
-        (["check", "births", "--max-length", "64"], "data of kind corpus has no such setting"),
-        (["check", "births", "--label-column", "x"], "data of kind corpus has no such setting"),
+        (["check", "births", "--max-length", "64"], "--max-length is no setting of task span"),
+        (["check", "births", "--label-column", "x"], "--label-column is no setting of task span"),
         (["check", "births", "--model", "scratch:mingpt"], "births is plain text"),
     ],
 )

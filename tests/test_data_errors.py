@@ -106,13 +106,13 @@ def test_parquet_columns_of_one_name(tmp_path: Path) -> None:
 
 
 def test_a_wrong_column_lists_those_there_are(tmp_path: Path) -> None:
-    error = refused(with_bytes(tmp_path, GOOD), text_column="txt")
+    error = refused(with_bytes(tmp_path, GOOD), text_column_name="txt")
     assert "no column 'txt'; its columns are 'text', 'label'" in error.message
     assert "did you mean 'text'?" in error.hint
     assert "data.text_column_name" in error.hint
-    assert "no column 'passage'" in refused(tmp_path / "rows.csv", pair_column="passage").message
-    assert "no column 'lable'" in refused(tmp_path / "rows.csv", label_column="lable").message
-    twice = refused(tmp_path / "rows.csv", text_column="label")
+    assert "no column 'passage'" in refused(tmp_path / "rows.csv", text_pair_column_name="passage").message
+    assert "no column 'lable'" in refused(tmp_path / "rows.csv", label_column_name="lable").message
+    twice = refused(tmp_path / "rows.csv", text_column_name="label")
     assert "one column of 'rows.csv' would be used twice" in twice.message
 
 
@@ -139,8 +139,8 @@ def test_a_missing_file_names_its_sibling(tmp_path: Path) -> None:
     assert "there is no file or folder" in error.message
     assert "did you mean 'reviews_2024.csv'?" in error.hint
     assert "is not there either" in refused(tmp_path / "nowhere" / "rows.csv").hint
-    assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", validation="dev2.csv").message
-    assert "already" in refused(tmp_path / "reviews_2024.csv", train="reviews_2024.csv").message
+    assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", validation_file="dev2.csv").message
+    assert "already" in refused(tmp_path / "reviews_2024.csv", train_file="reviews_2024.csv").message
 
 
 def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
     error = refused(tmp_path)
     assert "several files that could be train: 'big_train.csv', 'small_train.csv'" in error.message
     assert "data.train_file=FILE" in error.hint
-    missing = refused(tmp_path, train="tow.csv")
+    missing = refused(tmp_path, train_file="tow.csv")
     assert "did you mean 'two.csv'?" in missing.hint
 
 
@@ -162,8 +162,8 @@ def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     secret = with_bytes(tmp_path, GOOD, "secret.csv")
-    assert "climbs out" in refused(inside, train="../secret.csv").message
-    assert "leads out of the data folder" in refused(inside, train=str(secret)).message
+    assert "climbs out" in refused(inside, train_file="../secret.csv").message
+    assert "leads out of the data folder" in refused(inside, train_file=str(secret)).message
     (inside / "train.csv").symlink_to(secret)
     assert "'train.csv' leads out of the data folder 'inside'" in refused(inside).message
     (inside / "train.csv").unlink()
@@ -188,16 +188,16 @@ def test_an_embedded_text_has_no_labels() -> None:
 
 def test_more_labels_than_rows(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
-    assert "asks for 17 labeled rows, train has 16" in refused(path, labels=17).message
+    assert "asks for 17 labeled rows, train has 16" in refused(path, max_train_samples=17).message
     assert len(load(LabeledData(dataset_name=str(path), max_train_samples=16)).train) == 16
-    assert "the 1 rows of data.max_train_samples" in refused(path, labels=1).message
+    assert "the 1 rows of data.max_train_samples" in refused(path, max_train_samples=1).message
     assert "take all of train" in refused(path, validation_size=0.6, test_size=0.4).message
 
 
 def test_hub_options_on_a_file_are_not_ignored(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
-    assert "data.dataset_config_name is 'x'" in refused(path, subset="x").message
-    assert "data.dataset_revision is 'main'" in refused(path, revision="main").message
+    assert "data.dataset_config_name is 'x'" in refused(path, dataset_config_name="x").message
+    assert "data.dataset_revision is 'main'" in refused(path, dataset_revision="main").message
 
 
 def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
     assert "\x1b" not in str(refused(path)) and "\x07" not in str(refused(path))
     path = with_bytes(tmp_path, GOOD + b"evil,\x1b]0;title\x07\n")
     validation = with_bytes(tmp_path, b"text,label\na,\x1b[2J\n", "dev.csv")
-    assert "\x1b" not in str(refused(path, validation=str(validation)))
+    assert "\x1b" not in str(refused(path, validation_file=str(validation)))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

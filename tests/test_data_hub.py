@@ -57,16 +57,16 @@ def asked(said: str) -> dict[str, Any]:
 def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
     root = str(Path(__file__).parent.parent)
     script = f"import sys; sys.path.insert(0, {root!r})\n{SCRIPT}"
-    good = {"name": "tester/moods"}
+    good = {"dataset_name": "tester/moods"}
     requests = {
         "good": good,
-        "csv": {"name": "tester/rows", "test_size": 0},
-        "missing": {"name": "tester/mood"},
-        "typo": {"name": "reveiws"},
-        "revision": good | {"revision": "no-such-branch"},
-        "subset": good | {"subset": "no-such-subset"},
-        "split": good | {"validation": "vaildation"},
-        "column": good | {"text_column": "sentnce"},
+        "csv": {"dataset_name": "tester/rows", "test_size": 0},
+        "missing": {"dataset_name": "tester/mood"},
+        "typo": {"dataset_name": "reveiws"},
+        "revision": good | {"dataset_revision": "no-such-branch"},
+        "subset": good | {"dataset_config_name": "no-such-subset"},
+        "split": good | {"validation_split_name": "vaildation"},
+        "column": good | {"text_column_name": "sentnce"},
     }
     with serve() as hub:
         splits = {"train": part(20, "train"), "validation": part(6, "validation"), "test": part(4, "test", (-1,))}
@@ -91,7 +91,7 @@ def test_rows_come_from_the_hub_then_from_its_cache(tmp_path: Path) -> None:
 
     import subprocess
 
-    away = {"good": good, "new": {"name": "google/boolq"}}
+    away = {"good": good, "new": {"dataset_name": "google/boolq"}}
     command = [sys.executable, "-c", script, json.dumps(away)]
     after = subprocess.run(command, env=where, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     gone = asked(after.stdout)
@@ -119,7 +119,7 @@ def test_split_names_of_the_hub() -> None:
     assert choose_split(mnli, "validation", None, "nyu-mll/glue") == "validation_matched"
     with pytest.raises(HftuneError, match="several splits that could be validation") as caught:
         choose_split(["train", "validation_easy", "validation_hard"], "validation", None, "x")
-    assert "--set data.validation_file=validation_easy" in caught.value.hint
+    assert "--set data.validation_split_name=validation_easy" in caught.value.hint
     assert choose_split(["test"], "train", None, "x") is None
 
 

@@ -154,9 +154,9 @@ def test_shards_of_one_split_are_joined(tmp_path: Path) -> None:
 def test_split_files_can_be_named(tmp_path: Path) -> None:
     for stem in ("a", "b", "c"):
         write_csv(tmp_path / f"{stem}.csv", rows_of(10, tag=stem))
-    splits = read(tmp_path, train="b.csv", validation="c.csv", test="a.csv")
+    splits = read(tmp_path, train_file="b.csv", validation_file="c.csv", test_file="a.csv")
     assert [splits.named[s]["text"][0][0] for s in ("train", "validation", "test")] == ["b", "c", "a"]
-    beside = read(tmp_path / "a.csv", validation="b.csv", test=str(tmp_path / "c.csv"))
+    beside = read(tmp_path / "a.csv", validation_file="b.csv", test_file=str(tmp_path / "c.csv"))
     assert [beside.named[s]["text"][0][0] for s in ("train", "validation", "test")] == ["a", "b", "c"]
 
 
@@ -175,21 +175,21 @@ def test_pairs_are_found_named_and_left_out(tmp_path: Path) -> None:
         number = int(row["text"].split()[1])
         assert row["text_pair"] == f"about {number}"
         assert row["label"] == (number % 2 == 0)
-    swapped = read(path, text_column="passage", pair_column="question")
+    swapped = read(path, text_column_name="passage", text_pair_column_name="question")
     assert swapped.train["text"][0].startswith("about")
     assert swapped.train["text_pair"][0].startswith("is ")
-    single = read(path, pair_column="none")
+    single = read(path, text_pair_column_name="none")
     assert single.train.column_names == ["text", "label"]
     assert single.train["text"][0].startswith("is ")
-    assert not read(path, text_column="passage").is_pair
+    assert not read(path, text_column_name="passage").is_pair
 
 
 def test_named_columns_win_over_found_ones(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     write_csv(path, [{"id": i, "Text": f"t{i}", "note": f"n{i}", "label": "x", "mood": i % 2} for i in range(20)])
-    splits = read(path, text_column="note", label_column="mood")
+    splits = read(path, text_column_name="note", label_column_name="mood")
     assert gathered(splits)["n3"] == "1"
-    found = read(path, label_column="mood")
+    found = read(path, label_column_name="mood")
     assert gathered(found)["t3"] == "1"
 
 
@@ -275,7 +275,7 @@ def test_given_splits_are_never_touched(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "dev.jsonl", rows_of(30, tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(30, tag="test"))
     whole = read(tmp_path)
-    few = read(tmp_path, labels=10, split_seed=7, validation_size=0.4)
+    few = read(tmp_path, max_train_samples=10, split_seed=7, validation_size=0.4)
     assert list(whole.train["text"]) == [row["text"] for row in rows_of(100)]
     assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "validation", "test")] == [
         False,
@@ -289,7 +289,7 @@ def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "dev.jsonl", rows_of(20, ("a", "b"), tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(20, ("a", "b"), tag="test"))
     sizes = (2, 4, 50, 51, 500, 1001)
-    loaded = [read(tmp_path, labels=size) for size in sizes]
+    loaded = [read(tmp_path, max_train_samples=size) for size in sizes]
     assert [len(splits.train) for splits in loaded] == list(sizes)
     taken = [set(zip(splits.train["text"], splits.train["label"], strict=True)) for splits in loaded]
     assert all(small <= large for small, large in pairwise(taken))
@@ -297,14 +297,14 @@ def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:
     counts = Counter(names(loaded[4]))
     assert all(abs(counts[label] - share * 500) <= 1 for label, share in (("a", 0.7), ("b", 0.2), ("c", 0.1)))
     assert loaded[0].labels == loaded[-1].labels == ("a", "b", "c", "rare")
-    assert read(tmp_path, labels=50, split_seed=3).fingerprints["train"] != loaded[2].fingerprints["train"]
+    assert read(tmp_path, max_train_samples=50, split_seed=3).fingerprints["train"] != loaded[2].fingerprints["train"]
     assert "train is 50 of 1,001 rows, stratified, seed 0" in loaded[2].notes
     assert "2 training rows can't show all 4 labels" in loaded[0].notes
 
 
 def test_a_subset_does_not_move_the_made_splits(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "mine.jsonl", rows_of(200))
-    whole, few = read(tmp_path), read(tmp_path, labels=20)
+    whole, few = read(tmp_path), read(tmp_path, max_train_samples=20)
     assert whole.fingerprints["validation"] == few.fingerprints["validation"]
     assert whole.fingerprints["test"] == few.fingerprints["test"]
     assert set(few.train["text"]) < set(whole.train["text"])
@@ -337,11 +337,11 @@ def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:
         ("text", {}, ("text", None)),
         ("text text_pair label", {}, ("text", "text_pair")),
         ("text question passage", {}, ("text", None)),
-        ("headline text", {"text_column": "headline"}, ("headline", None)),
-        ("old new", {"text_column": "old", "pair_column": "new", "label_column": "gone"}, ("old", "new")),
-        ("text text_pair", {"text_column": "old", "pair_column": "new"}, ("text", "text_pair")),
-        ("question passage", {"pair_column": "none"}, ("question", None)),
-        ("answer id", {"text_column": "answer"}, ("answer", None)),
+        ("headline text", {"text_column_name": "headline"}, ("headline", None)),
+        ("old new", {"text_column_name": "old", "text_pair_column_name": "new", "label_column_name": "gone"}, ("old", "new")),
+        ("text text_pair", {"text_column_name": "old", "text_pair_column_name": "new"}, ("text", "text_pair")),
+        ("question passage", {"text_pair_column_name": "none"}, ("question", None)),
+        ("answer id", {"text_column_name": "answer"}, ("answer", None)),
         ("one two", {}, (None, None)),
     ],
 )
