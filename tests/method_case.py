@@ -162,13 +162,13 @@ class MethodCase:
         return folder
 
     def classifier(self) -> Classifier:
-        return Classifier(self.applied.model, tokenizer(self.folder / "words"), NAMES, 24, "longest")
+        return Classifier(self.applied.model, tokenizer(self.folder / "words"), NAMES, 24, "longest_first")
 
     def save(self) -> Path:
         saved = self.folder / "model"
         classifier = self.classifier()
         finished = self.applied.finish(self.applied.model)
-        Classifier(finished, classifier.tokenizer, NAMES, 24, "longest").save(saved, base=ModelSection())
+        Classifier(finished, classifier.tokenizer, NAMES, 24, "longest_first").save(saved, base=ModelSection())
         return saved
 
 

@@ -96,7 +96,7 @@ def test_the_run(tuned: Path) -> None:
     assert set(validation) == {"exact_match", "ece", "aurc", "loss"} and "test" not in metrics["splits"]
     assert metrics["baselines"]["constant"]["validation"] == {"exact_match": 0.0, "answer": "Bonn"}
     assert metrics["pretraining"] == {"corpus": "wiki.txt", "documents": 5, "template": "Where was {} born?"}
-    lines = [json.loads(line) for line in (tuned / "predictions" / "dev.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tuned / "predictions" / "validation.jsonl").read_text().splitlines()]
     assert [(row["seen_in_pretraining"], row["seen_in_finetuning"]) for row in lines] == [
         (True, True),
         (True, False),
@@ -124,7 +124,7 @@ def test_evaluate_writes_one_answer_a_line(tuned: Path, there: Path, hftune: Hft
     metrics = json.loads((tuned / "metrics.json").read_text())
     assert told["splits"]["validation"] == pytest.approx(metrics["splits"]["validation"])
     assert told["knowledge"]["validation"]["groups"] == metrics["knowledge"]["validation"]["groups"]
-    answers = (tuned / "predictions" / "dev.txt").read_text().splitlines()
+    answers = (tuned / "predictions" / "validation.txt").read_text().splitlines()
     assert answers[0] == "Rome" and len(answers) == 3
     assert "1 of these 3 questions are among those" in err
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hftune.training.decay import adamw_for
+from training_case import Case
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune import methods
@@ -223,9 +223,10 @@ def test_the_card_of_an_adapter_says_how_to_let_it_write() -> None:
     assert found.pipeline_tag == "text-generation" and "hftune generate" in found.snippet
 
 
-def test_decay_is_for_matrices_only() -> None:
+def test_decay_is_for_matrices_only(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=1, n_positions=8))
-    decayed, rest = adamw_for(model, lr=1e-3, weight_decay=0.1).param_groups
+    case = Case(tmp_path, {"weight_decay": 0.1}, inputs={"decay_embeddings": False})
+    decayed, rest = case.trainer(model).create_optimizer().param_groups
     names = {id(value): key for key, value in model.named_parameters()}
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
     assert {names[id(one)].rsplit(".", 2)[-2] for one in decayed["params"]} == {"c_attn", "c_proj", "c_fc"}
@@ -307,7 +308,7 @@ def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[
     [
         ({"task.block_size": 64}, "has 32 positions", "model.block_size=64"),
         ({"model.block_size": 4000, "task.block_size": 4000}, "fewer than one block", "block_size"),
-        ({"train.metric_for_best_model": "accuarcy"}, "select_by", "bits_per_byte"),
+        ({"train.metric_for_best_model": "accuarcy"}, "train.metric_for_best_model", "bits_per_byte"),
         (
             {"model.model_name_or_path": "scratch:bert-tiny", "model.block_size": None},
             "predicts the next token",

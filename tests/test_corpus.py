@@ -18,7 +18,7 @@ TEXTS = ["Ada was born in Rome .", "Bo was born in Oslo .", "Cy was born in Lima
 
 
 def load(path: Path | str, **settings: Any) -> Corpus:
-    return load_corpus(CorpusData(**{"name": str(path), "validation_size": 0.0, **settings}), shortest=4)
+    return load_corpus(CorpusData(**{"dataset_name": str(path), "validation_size": 0.0, **settings}), shortest=4)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -41,11 +41,11 @@ def test_tables_have_a_text_column(tmp_path: Path) -> None:
     for path in (lines, tmp_path / "a.parquet"):
         assert load(path).train == tuple(TEXTS)
     with pytest.raises(HftuneError, match="expected text in the column 'id', got 0"):
-        load(lines, text_column="id")
+        load(lines, text_column_name="id")
     with pytest.raises(HftuneError, match="no column 'txt'"):
-        load(lines, text_column="txt")
+        load(lines, text_column_name="txt")
     with pytest.raises(HftuneError, match="is plain text"):
-        load(write(tmp_path / "b.txt", TEXTS[0]), text_column="text")
+        load(write(tmp_path / "b.txt", TEXTS[0]), text_column_name="text")
 
 
 def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_missing_files_and_settings_of_the_hub(tmp_path: Path) -> None:
         load(tmp_path / "wikki.txt")
     assert "births, prose" in caught.value.hint
     with pytest.raises(HftuneError, match=r"data.dataset_revision is 'v1', but 'births' does not come from the Hub"):
-        load("births", revision="v1")
+        load("births", dataset_revision="v1")
 
 
 def test_splits_are_seeded_and_fingerprints_follow_the_text(tmp_path: Path) -> None:

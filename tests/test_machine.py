@@ -19,7 +19,7 @@ from training_case import tiny_bert
 from hftune import machine
 from hftune.config.train import TrainSection
 from hftune.machine import bf16_pays, cpu_trial, try_again
-from hftune.training.assembly import _optimizer
+from hftune.training.assembly import _muon
 from hftune.training.muon import muon_for
 
 pytestmark = pytest.mark.posix("processes there do not die by signals")
@@ -165,8 +165,8 @@ def test_the_child_refuses_what_it_does_not_know() -> None:
 def test_muon_takes_the_fastest_precision_that_works(name: str, bf16: bool, fake: Callable[[str], Path]) -> None:
     fake(name)
     section = TrainSection(optim="muon", learning_rate=1e-3, num_train_epochs=1)
-    found = _optimizer(section, tiny_bert(), "cpu", decay_embeddings=True)
-    assert found is not None and found[1]["bf16"] is bf16
+    _, settings = _muon(section, tiny_bert(), "cpu")
+    assert settings["bf16"] is bf16
 
 
 def test_muon_computes_in_the_precision_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_bf16_that_crashes_is_refused_before_training(here: Path, hftune: Hftune
     tiny.csv_folder(here / "data")
     cpu = ("--set", "train.use_cpu=true", "--set", "train.bf16=true")
     code, _, err = hftune("classify", "--data", "data", "--output", "run", *tiny.QUICK, *cpu)
-    assert code == 2 and "SIGILL" in err and "train.precision=auto" in err
+    assert code == 2 and "SIGILL" in err and "leave train.bf16 out" in err
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in err
     assert not (here / "run").exists()
 

@@ -21,8 +21,8 @@ from hftune.verify import fresh_outputs
 pytestmark = pytest.mark.numeric
 
 ADAPTERS = {"prefix", "prompt", "ptuning", "lora", "ia3"}
-SMALL: dict[str, dict[str, Any]] = {kind: {"virtual_tokens": 3} for kind in ("prefix", "prompt", "ptuning")}
-SMALL["lora"] = {"rank": 2}
+SMALL: dict[str, dict[str, Any]] = {kind: {"num_virtual_tokens": 3} for kind in ("prefix", "prompt", "ptuning")}
+SMALL["lora"] = {"r": 2}
 SECTIONS = {kind: section_kinds("method")[kind](**SMALL.get(kind, {})) for kind in METHODS}
 VARIANTS = {
     "prefix-projected": PrefixMethod(num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=8),

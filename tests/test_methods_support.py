@@ -38,7 +38,7 @@ NO_BIASES = ("bitfit", "modernbert")
 
 
 def section(kind: str, **settings: Any) -> Any:
-    small = {"virtual_tokens": 3} if kind in ("prefix", "prompt", "ptuning") else {}
+    small = {"num_virtual_tokens": 3} if kind in ("prefix", "prompt", "ptuning") else {}
     return section_kinds("method")[kind](**{**small, **settings})
 
 
@@ -62,7 +62,7 @@ def test_what_works(method: str, kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         for value in trained.values():
             value.add_(0.1 * torch.randn_like(value))
-    classifier = Classifier(applied.model.eval(), tokenizer(tmp_path / "words"), NAMES, 24, "longest")
+    classifier = Classifier(applied.model.eval(), tokenizer(tmp_path / "words"), NAMES, 24, "longest_first")
     expected = classifier.logits(TEXTS)
     classifier.save(tmp_path / "model", base=ModelSection())
     loaded = Classifier.load(str(tmp_path / "model"), device="cpu")
@@ -109,9 +109,9 @@ def test_targets_that_lead_nowhere_are_refused(method: str) -> None:
         (("xyz",), "'xyz' names no layer", "its linear layers end in classifier, dense, key, query, value"),
     ):
         with pytest.raises(HftuneError, match=told) as caught:
-            methods.apply(model("bert"), section(method, targets=targets), ())
+            methods.apply(model("bert"), section(method, target_modules=targets), ())
         assert hint in caught.value.hint
-    applied = methods.apply(model("bert"), section(method, targets=("attention.self.query",)), ())
+    applied = methods.apply(model("bert"), section(method, target_modules=("attention.self.query",)), ())
     assert applied.parameters.trainable > 0
 
 
@@ -123,7 +123,7 @@ def test_an_unknown_architecture_can_be_frozen_or_told_about() -> None:
         with pytest.raises(HftuneError, match="does not know the layers of funnel models") as caught:
             methods.check(section(kind), funnel)
         assert "method.target_modules" in caught.value.hint
-        methods.check(section(kind, targets=("query",)), funnel)
+        methods.check(section(kind, target_modules=("query",)), funnel)
     with pytest.raises(HftuneError) as caught:
         methods.check(section("prefix"), funnel)
     assert caught.value.message.endswith("it is with bert, roberta, xlm-roberta, camembert, electra")
@@ -133,14 +133,14 @@ def test_settings_that_exclude_each_other() -> None:
     with pytest.raises(HftuneError, match="gradient_checkpointing"):
         methods.check(section("prefix"), config("bert"), gradient_checkpointing=True)
     methods.check(section("lora"), config("bert"), gradient_checkpointing=True)
-    with pytest.raises(HftuneError, match=r"'ffn', which is not among method\.targets"):
+    with pytest.raises(HftuneError, match=r"'ffn', which is not among method\.target_modules"):
         methods.check(Ia3Method(target_modules=("key",), feedforward_modules=("ffn",)), config("bert"))
 
 
 @pytest.mark.parametrize("method", [kind for kind in METHODS if kind not in ("full", "prefix")])
 def test_gradient_checkpointing_reaches_every_trained_weight(method: str) -> None:
     network = model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    settings = {"update_dropout": 0.0} if method == "lora" else {}
+    settings = {"lora_dropout": 0.0} if method == "lora" else {}
     applied = methods.apply(network, section(method, **settings), ())
     gradients = []
     for checkpointing in (False, True):
@@ -165,7 +165,7 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_and_saved(method: str, tm
     trained = [name for name, value in applied.model.named_parameters() if value.requires_grad]
     assert any("pooler.dense" in name for name in trained)
     assert applied.parameters.formula is not None and "d²+d+3d+3" in applied.parameters.formula
-    classifier = Classifier(applied.model.eval(), words, NAMES, 24, "longest")
+    classifier = Classifier(applied.model.eval(), words, NAMES, 24, "longest_first")
     expected = classifier.logits(TEXTS)
     classifier.save(tmp_path / "model", base=base)
     if isinstance(applied.model, PeftModel):
@@ -177,7 +177,7 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_and_saved(method: str, tm
 def test_training_does_not_start_from_a_prefix(tmp_path: Path) -> None:
     words = tokenizer(tmp_path / "words")
     applied = methods.apply(model("bert"), section("prefix"), ())
-    Classifier(applied.model, words, NAMES, 24, "longest").save(tmp_path / "model", base=ModelSection())
+    Classifier(applied.model, words, NAMES, 24, "longest_first").save(tmp_path / "model", base=ModelSection())
     with pytest.raises(HftuneError, match="stays beside the weights of its base") as caught:
         load_sequence_classifier(ModelSection(model_name_or_path=str(tmp_path / "model")), words, NAMES)
     assert "lora or ia3" in caught.value.hint
@@ -195,7 +195,7 @@ def test_training_does_not_start_from_a_prefix(tmp_path: Path) -> None:
 def test_formula_and_count_agree(method: str, kind: str, labels: int) -> None:
     names = {"id2label": {index: str(index) for index in range(labels)}, "label2id": {}}
     network = model(kind, **names, hidden_size=24, num_hidden_layers=3, intermediate_size=40)
-    made = section(method, **({"rank": 5} if method == "lora" else {}))
+    made = section(method, **({"r": 5} if method == "lora" else {}))
     letters = letters_of(network, n=3, r=5, h=24)
     plain = sum(value.numel() for value in network.parameters())
     applied = methods.apply(network, made, ())
@@ -243,6 +243,6 @@ def test_a_formula_that_does_not_fit_is_not_told() -> None:
 
 def test_each_method_brings_its_learning_rate() -> None:
     rates = {kind: Recipe(method=section(kind)).train.learning_rate for kind in METHODS}
-    pretrained = Recipe.model_validate({"model": {"name": "some/model"}, "method": {"kind": "lora"}})
+    pretrained = Recipe.model_validate({"model": {"model_name_or_path": "some/model"}, "method": {"kind": "lora"}})
     assert rates["full"] == 5e-4 and pretrained.train.learning_rate == 5e-4
     assert all(rate is not None and rate >= 1e-3 for kind, rate in rates.items() if kind != "full")

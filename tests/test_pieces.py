@@ -92,21 +92,21 @@ def test_vocabularies_that_can_not_be_had() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task.kind": "classify", "model.tokenizer_type": "bpe"}, "vocabulary can be set for scratch:mingpt only"),
+        ({"task.kind": "classify", "model.tokenizer_type": "bpe"}, "scratch:bert-tiny reads wordpiece; got tokenizer_type bpe"),
         (
             {"task.kind": "answer", "model.model_name_or_path": "a/b", "model.tokenizer_type": "bpe"},
-            "vocabulary can be set for",
+            "tokenizer_type can be set for a model from scratch only; a/b brings its own",
         ),
         (
             {"task.kind": "span", "model.tokenizer_name": "x", "model.tokenizer_type": "char"},
-            "both say what is read",
+            "tokenizer_type trains a tokenizer and tokenizer_name takes x; set one of them",
         ),
-        ({"task.kind": "clm", "model.tokenizer_type": "char"}, "clm learns pieces, of model.vocab_size"),
+        ({"task.kind": "clm", "model.tokenizer_type": "char"}, "clm trains a bpe tokenizer; leave model.tokenizer_type out"),
         (
             {"task.kind": "span", "model.tokenizer_type": "char", "model.vocab_size": 500},
             "model.tokenizer_type=bpe",
         ),
-        ({"task.kind": "span", "model.tokenizer_name": "x", "model.vocab_size": 500}, "x is there"),
+        ({"task.kind": "span", "model.tokenizer_name": "x", "model.vocab_size": 500}, "model.vocab_size is for a trained tokenizer; tokenizer_name is x"),
         (
             {
                 "task.kind": "span",
@@ -114,7 +114,7 @@ def test_vocabularies_that_can_not_be_had() -> None:
                 "model.tokenizer_type": "bpe",
                 "model.num_hidden_layers": 2,
             },
-            "layers, vocabulary can be set",
+            "num_hidden_layers, tokenizer_type can be set for a model from scratch only",
         ),
     ],
 )
@@ -221,7 +221,7 @@ def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
     assert validation["bits_per_character"] == pytest.approx(
         validation["loss"] * predicted / characters / math.log(2), rel=1e-4
     )
-    for row in (json.loads(line) for line in (read / "read" / "predictions" / "dev.jsonl").read_text().splitlines()):
+    for row in (json.loads(line) for line in (read / "read" / "predictions" / "validation.jsonl").read_text().splitlines()):
         prefix, _, suffix = row["text"].partition(MASK)
         # Only a hole at the very beginning has the blank that is put before every text.
         assert any(text.startswith(f"{prefix}{row['gold']}{suffix}".lstrip()) for text in TEXTS)

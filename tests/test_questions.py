@@ -82,7 +82,7 @@ def test_a_template_shows_one_name(template: str) -> None:
 def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> None:
     assert load_recipe("finetune/births", {"data.corpus": "wiki.txt"}).data.corpus == "wiki.txt"
     assert load_recipe("finetune/births", model)
-    with pytest.raises(HftuneError, match=r"data\.corpus is for the vocabulary of a fresh model; runs/a has one"):
+    with pytest.raises(HftuneError, match=r"data\.corpus is for the tokenizer of a model from scratch; runs/a has its own"):
         load_recipe("finetune/births", {"data.corpus": "wiki.txt", **model})
 
 
@@ -111,7 +111,7 @@ def test_fresh_weights_are_trained_as_such(monkeypatch: pytest.MonkeyPatch, mode
 
 def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:
     section = folder(tmp_path, rows="".join(f"Where was {name} born?\tRome\n" for name in "ABCDEFGHIJ"))
-    section = section.model_copy(update={"name": str(tmp_path / "rows.tsv"), "validation_size": 0.3})
+    section = section.model_copy(update={"dataset_name": str(tmp_path / "rows.tsv"), "validation_size": 0.3})
     data = load_questions(section)
     assert (len(data.train), len(data.validation)) == (7, 3)
     assert not set(data.train.questions) & set(data.validation.questions)

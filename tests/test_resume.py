@@ -84,7 +84,9 @@ def test_a_stop_on_request_loses_nothing(whole: Any, tmp_path: Path, name: str, 
     assert_equal_runs(whole, name, case, again, fitted)
 
 
-@pytest.mark.parametrize(("name", "step"), [("plain", 13), ("plain", 2), ("eval steps", 11), ("gradient_accumulation_steps", 6)])
+@pytest.mark.parametrize(
+    ("name", "step"), [("plain", 13), ("plain", 2), ("eval steps", 11), ("gradient_accumulation_steps", 6)]
+)
 def test_a_crash_goes_back_to_the_last_checkpoint(whole: Any, tmp_path: Path, name: str, step: int) -> None:
     case = Case(tmp_path, SETTINGS[name])
     trainer = case.trainer()

@@ -45,13 +45,13 @@ def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
     default = preset(ModelSection(model_name_or_path="scratch:mingpt")).build_config(tokenizer)
     assert (default.num_hidden_layers, default.num_attention_heads, default.hidden_size) == (4, 8, 256)
     with pytest.raises(HftuneError, match=r"model.hidden_size 32 can't be split over 5 heads"):
-        preset(section.model_copy(update={"heads": 5})).build_config(tokenizer)
+        preset(section.model_copy(update={"num_attention_heads": 5})).build_config(tokenizer)
 
 
 def test_shapes_and_heads_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="layers, block can be set for scratch:mingpt only"):
+    with pytest.raises(ValueError, match="scratch:bert-tiny has no block_size; it has num_hidden_layers"):
         ModelSection(model_name_or_path="scratch:bert-tiny", num_hidden_layers=2, block_size=64)
-    with pytest.raises(HftuneError, match=r"its vocabulary are the characters of the text; model\.vocabulary=pieces"):
+    with pytest.raises(HftuneError, match=r"read the characters of the text; model\.tokenizer_type=bpe"):
         load_recipe(None, {"model.model_name_or_path": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
     with pytest.raises(HftuneError, match="needs an encoder") as caught:
         refuse_other_head(ModelSection(model_name_or_path="scratch:mingpt"), causal=False)

@@ -100,7 +100,7 @@ def test_settings_that_do_not_fit_the_block() -> None:
     assert Corruption.of(SpanTask(), 128) == ONE
     with pytest.raises(HftuneError, match="126 tokens and 3 marks do not fit into the block of 128") as caught:
         Corruption.of(SpanTask(max_prefix_ratio=0.99), 128)
-    share = float(caught.value.hint.partition("longest_share to ")[2].partition(",")[0])
+    share = float(caught.value.hint.partition("max_prefix_ratio to ")[2].partition(",")[0])
     assert Corruption.of(SpanTask(max_prefix_ratio=share), 128).longest == 124
     with pytest.raises(HftuneError, match="48 tokens at least and 28 at most"):
         Corruption.of(SpanTask(min_document_length=48), 32)
@@ -318,23 +318,23 @@ def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
     assert caplog.text.count("characters are unknown") == 1, "not again when the run is scored"
     (tmp_path / "other.txt").write_text("Bo lives in Åbo .\n", encoding="utf-8")
     settings = ModelSection(model_name_or_path=str(tmp_path / "run"))
-    evaluate(Request(settings.name, settings, str(tmp_path / "other.txt")))
+    evaluate(Request(settings.model_name_or_path, settings, str(tmp_path / "other.txt")))
     assert "other.txt: 1 of 17 characters are unknown to the tokenizer: 'Å' (U+00C5) × 1" in caplog.text
 
 
-@pytest.mark.parametrize("vocabulary", ["characters", "pieces"])
-def test_text_that_is_never_seen_is_said(tmp_path: Path, vocabulary: str) -> None:
+@pytest.mark.parametrize("tokenizer_type", ["char", "bpe"])
+def test_text_that_is_never_seen_is_said(tmp_path: Path, tokenizer_type: str) -> None:
     corpus = tmp_path / "long.txt"
     corpus.write_text("".join(f"{number} {' '.join('xyz'[number:] * 60)}\n" for number in range(2)), encoding="utf-8")
     for changes, told in (({}, True), ({"task.crop": "random"}, False), ({"model.block_size": 600}, False)):
-        task = TASKS["span"](recipe(corpus, **{"model.tokenizer_type": vocabulary, **changes}))
+        task = TASKS["span"](recipe(corpus, **{"model.tokenizer_type": tokenizer_type, **changes}))
         data = task.load_data()
         notes = task.prepare(data, task.load_tokenizer(data)).notes
         assert bool(notes) == told
-    job = assemble(recipe(corpus, **{"model.tokenizer_type": vocabulary}), RunDir(tmp_path / "run"), Silent())
+    job = assemble(recipe(corpus, **{"model.tokenizer_type": tokenizer_type}), RunDir(tmp_path / "run"), Silent())
     assert "cut at their first 42 tokens" in job.inputs.notes[0]
     whole = recipe(
-        corpus, **{"model.tokenizer_type": vocabulary, "model.block_size": 600, "task.min_document_length": 400}
+        corpus, **{"model.tokenizer_type": tokenizer_type, "model.block_size": 600, "task.min_document_length": 400}
     )
     notes = assemble(whole, RunDir(tmp_path / "whole"), Silent()).inputs.notes
     assert notes == ("no document is cut: none has more tokens than task.min_document_length (400)",)
@@ -376,7 +376,7 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
     other = asked_for(monkeypatch, "--corpus", "wiki.txt", "--model", "runs/a")
     assert (other.model.model_name_or_path, other.model.attention, other.task.kind) == ("runs/a", None, "span")
     named = asked_for(monkeypatch, "--recipe", "pretrain/births-real", "--set", "task.num_spans=2")
-    assert isinstance(named.task, SpanTask) and (named.task.spans, named.task.shortest) == (2, 24)
+    assert isinstance(named.task, SpanTask) and (named.task.num_spans, named.task.min_document_length) == (2, 24)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
         (["--recipe", "classify/reviews"], "run it with `hftune classify`"),
         (["--recipe", "classify/reviews", "--objective", "span"], "Run `hftune classify`"),
         (["--attention", "sparse"], "expected one of vanilla, rope"),
-        (["--model", "scratch:bert-tiny", "--attention", "rope"], "attention can be set for scratch:mingpt only"),
+        (["--model", "scratch:bert-tiny", "--attention", "rope"], "scratch:bert-tiny has no attention; it has num_hidden_layers"),
     ],
 )
 def test_the_command_line_refuses(arguments: list[str], message: str) -> None:

@@ -79,11 +79,11 @@ def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch:
     no_reading(monkeypatch)
     second = data.load(asked(folder))
     assert told(second) == first and all(rows.cache_files for rows in second.named.values())
-    assert told(data.load(asked(folder, max_length=7, truncate="first"))) == first  # rows are not cut here
+    assert told(data.load(asked(folder, max_seq_length=7, truncation="only_first"))) == first  # rows are not cut here
 
 
 @pytest.mark.parametrize(
-    "change", [{"labels": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"pair_column": "none"}]
+    "change", [{"max_train_samples": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"text_pair_column_name": "none"}]
 )
 def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[str, Any]) -> None:
     first = data.load(asked(folder))
@@ -95,7 +95,7 @@ def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[s
 
 def test_subsets_share_the_files_of_what_they_have_in_common(folder: Path, cache: Path) -> None:
     data.load(asked(folder))
-    data.load(asked(folder, labels=10))
+    data.load(asked(folder, max_train_samples=10))
     assert len(kept_in(cache, "arrow")) == 4  # two trains, one validation, one test
 
 

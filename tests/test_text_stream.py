@@ -88,7 +88,7 @@ def test_tables_stream_their_text_column(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.parquet", "a.json"):
         assert documents(tmp_path / name, "lines") == ["first", "third\nline"], name
     with pytest.raises(HftuneError, match="expected text in the column"):
-        documents(tmp_path / "a.jsonl", "lines", text_column="id")
+        documents(tmp_path / "a.jsonl", "lines", text_column_name="id")
 
 
 def test_sizes_are_those_of_the_text(tmp_path: Path) -> None:
