@@ -78,7 +78,7 @@ def finished_run(path: Path, *, labels: tuple[str, ...] = LABELS, **changes: Any
             **shape,
         )
     )
-    classifier = Classifier(model, words, labels, 16, "longest")
+    classifier = Classifier(model, words, labels, 16, "longest_first")
     classifier.save(run.model, base_model="scratch:bert-tiny", method="full", data="reviews")
     logits = np.asarray(classifier.logits(list(TEXTS)))
     rows = [{"text": text, "label": index % len(labels)} for index, text in enumerate(TEXTS)]

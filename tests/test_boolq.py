@@ -94,7 +94,7 @@ def test_there_is_a_recipe_for_every_method(model: str) -> None:
     for kind in METHODS:
         recipe = load_recipe(f"boolq/{model}/{kind}", task="classify")
         assert recipe.method.kind == kind
-        assert recipe.data.truncation == "second"
+        assert recipe.data.truncation == "only_second"
         assert recipe.data.dataset_name == ("boolq-mini" if model == "mini" else "google/boolq")
         if kind in ("prefix", "prompt"):
             assert recipe.method.positions == 128
@@ -118,7 +118,7 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
     assert json.loads(out)["splits"]["validation"]["accuracy"] == pytest.approx(
         metrics["splits"]["validation"]["accuracy"]
     )
-    row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    row = json.loads((here / "run" / "predictions" / "validation.jsonl").read_text(encoding="utf-8").splitlines()[0])
     write(here / "ask.jsonl", [{"text": row["text"], "text_pair": row["text_pair"]}, *questions(18, 2)])
     code, out, err = hftune("predict", "run", "--file", "ask.jsonl")
     assert code == 0, err
@@ -165,7 +165,7 @@ def test_merging_makes_a_plain_checkpoint(folder: Path, here: Path, hftune: Hftu
     assert code == 0, err
     names = {path.name for path in (here / "run" / "model").iterdir()}
     assert "model.safetensors" in names and "adapter_config.json" not in names
-    row = json.loads((here / "run" / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    row = json.loads((here / "run" / "predictions" / "validation.jsonl").read_text(encoding="utf-8").splitlines()[0])
     answer = pipeline("text-classification", model=str(here / "run" / "model"), top_k=None)(
         {"text": row["text"], "text_pair": row["text_pair"]}
     )
@@ -206,11 +206,11 @@ def test_a_pretrained_model_is_not_trained_like_fresh_weights(
 
     monkeypatch.setattr(command, "resolve", resolve)
     for arguments, expected in (
-        (("--model", "some/model"), (5e-5, 3.0, "second")),
-        (("--model", "some/model", "--method", "lora", "--epochs", "2"), (5e-4, 2.0, "second")),
-        (("--model", "some/model", "--lr", "1e-4", "--set", "train.num_train_epochs=5"), (1e-4, 5.0, "second")),
-        (("--model", "scratch:tinybert"), (7e-4, 12.0, "second")),
-        ((), (7e-4, 12.0, "second")),
+        (("--model", "some/model"), (5e-5, 3.0, "only_second")),
+        (("--model", "some/model", "--method", "lora", "--epochs", "2"), (5e-4, 2.0, "only_second")),
+        (("--model", "some/model", "--lr", "1e-4", "--set", "train.num_train_epochs=5"), (1e-4, 5.0, "only_second")),
+        (("--model", "scratch:tinybert"), (7e-4, 12.0, "only_second")),
+        ((), (7e-4, 12.0, "only_second")),
     ):
         hftune("boolq", *arguments)
         recipe = seen.pop()

@@ -27,8 +27,8 @@ VOCABULARY = {
     [
         (["--set", "train.learning_rte=1"], ["train.learning_rte", "learning_rate"]),
         (["--set", "train.lr_scheduler_type=liner"], ["train.lr_scheduler_type", "linear"]),
-        (["--set", "train.extra={warmup_stepz: 3}"], ["warmup_stepz"]),
-        (["--set", "train.extra={learning_rate: 3}"], ["train.learning_rate"]),
+        (["--set", "train.warmup_stepz=3"], ["train.warmup_stepz", "train.warmup_steps"]),
+        (["--set", "train.load_best_model_at_end=false"], ["train.load_best_model_at_end", "always restored"]),
         (["--method", "fulll"], ["full"]),
         (["--model", "scratch:bert-tinny"], ["bert-tiny"]),
         (["--model", "nobody/nothing"], ["scratch:bert-tiny"]),

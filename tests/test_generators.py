@@ -89,7 +89,7 @@ def test_generators_need_only_the_standard_library_and_no_hash() -> None:
 
 
 def test_reviews_have_the_sizes_stars_and_line_breaks_of_yelp_small() -> None:
-    for split, size in (("train", 4000), ("validation", 500), ("test", 500)):
+    for split, size in (("train", 4000), ("dev", 500), ("test", 500)):
         rows = reviews(split)
         assert len(rows) == size
         shares = Counter(stars for stars, _ in rows)
@@ -101,7 +101,7 @@ def test_reviews_have_the_sizes_stars_and_line_breaks_of_yelp_small() -> None:
 
 
 def test_no_review_occurs_twice() -> None:
-    texts = [text for split in ("train", "validation", "test") for _, text in reviews(split)]
+    texts = [text for split in ("train", "dev", "test") for _, text in reviews(split)]
     texts += lines("reviews", "unlabeled.txt")
     assert len(set(texts)) == len(texts) == 10_000
 
@@ -137,7 +137,7 @@ def test_what_follows_but_decides_the_stars() -> None:
 
 
 def test_boolq_rows_have_the_fields_of_boolq_and_its_share_of_yes() -> None:
-    for split, size in (("train", 4000), ("validation", 800)):
+    for split, size in (("train", 4000), ("dev", 800)):
         rows = boolq(split)
         assert len(rows) == size
         assert {tuple(row) for row in rows} == {("question", "title", "passage", "answer")}
@@ -146,7 +146,7 @@ def test_boolq_rows_have_the_fields_of_boolq_and_its_share_of_yes() -> None:
         for row in rows:
             question, title, passage = str(row["question"]), str(row["title"]), str(row["passage"])
             assert question == question.lower() and title.lower() in question and title in passage
-    passages = [row["passage"] for split in ("train", "validation") for row in boolq(split)]
+    passages = [row["passage"] for split in ("train", "dev") for row in boolq(split)]
     assert len(set(passages)) == len(passages)
 
 
@@ -154,9 +154,9 @@ def test_a_question_without_its_passage_tells_nothing() -> None:
     def pairs(split: str, *fields: str) -> list[tuple[str, str]]:
         return [(str(row["answer"]), " ".join(str(row[field]) for field in fields)) for row in boolq(split)]
 
-    majority = sum(bool(row["answer"]) for row in boolq("validation")) / 800
-    assert abs(bag_of_words(pairs("train", "question"), pairs("validation", "question")) - majority) < 0.04
-    assert bag_of_words(pairs("train", "question", "passage"), pairs("validation", "question", "passage")) < 0.75
+    majority = sum(bool(row["answer"]) for row in boolq("dev")) / 800
+    assert abs(bag_of_words(pairs("train", "question"), pairs("dev", "question")) - majority) < 0.04
+    assert bag_of_words(pairs("train", "question", "passage"), pairs("dev", "question", "passage")) < 0.75
 
 
 def _people(file: str) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_training_rows_are_not_scored_as_a_test(here: Path, hftune: Hftune) -> N
 def test_a_model_of_single_texts_refuses_pairs_and_the_other_way_round(tmp_path: Path) -> None:
     model = tiny_bert(tmp_path / "model", ["bad", "good"])
     for reads_pairs, pairs in ((False, ["b"]), (True, None)):
-        classifier = Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", reads_pairs)
+        classifier = Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest_first", reads_pairs)
         with pytest.raises(HftuneError, match="trained on"):
             classifier.logits(["a"], pairs)
     with pytest.raises(HftuneError, match="some rows have a second text"):
@@ -117,11 +117,11 @@ def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object])
         ({}, True),
         ({"train.metric_for_best_model": "loss"}, False),
         ({"train.metric_for_best_model": "ece"}, False),
-        ({"train.metric_for_best_model": "ece", "train.greater_is_better": "max"}, True),
+        ({"train.metric_for_best_model": "ece", "train.greater_is_better": True}, True),
     ],
 )
 def test_lower_is_better_where_it_is(settings: dict[str, object], higher: bool) -> None:
-    assert load_recipe(overrides=settings).task.greater_is_better is higher
+    assert load_recipe(overrides=settings).train.prefers_higher is higher
 
 
 def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune) -> None:
@@ -148,7 +148,7 @@ def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune
 )
 def test_rows_without_a_text_are_not_labeled(name: str, content: bytes, says: str, here: Path, hftune: Hftune) -> None:
     model = tiny_bert(here / "model", ["bad", "good"])
-    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", False).save(here / "saved")
+    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest_first", False).save(here / "saved")
     (here / name).write_bytes(content)
     code, _, err = hftune("predict", "saved", "--file", name)
     assert code == 2 and says in err, err
@@ -156,7 +156,7 @@ def test_rows_without_a_text_are_not_labeled(name: str, content: bytes, says: st
 
 def test_a_byte_order_mark_is_no_part_of_the_text(here: Path, hftune: Hftune) -> None:
     model = tiny_bert(here / "model", ["bad", "good"])
-    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest", False).save(here / "saved")
+    Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest_first", False).save(here / "saved")
     for name in ("ask.txt", "ask.csv"):
         (here / name).write_bytes(b"\xef\xbb\xbf" + (b"text\r\n" if name == "ask.csv" else b"") + b"fine\r\n")
         code, out, err = hftune("predict", "saved", "--file", name)

@@ -57,7 +57,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, section in METHODS.items():
         torch.manual_seed(0)
         adapted = methods.apply(model("bert"), section, ("classifier",)).model
-        made = Classifier(adapted, tokenizer(root / "words"), LABELS, 16, "longest")
+        made = Classifier(adapted, tokenizer(root / "words"), LABELS, 16, "longest_first")
         made.save(root / name, base=ModelSection(model_name_or_path="scratch:bert-tiny"))
     return root
 
@@ -213,7 +213,7 @@ def test_adapters_that_peft_saved_are_loaded(config: PeftConfig, originals: Path
     config.base_model_name_or_path = "./base"
     adapted.save_pretrained(tmp_path / "made", save_embedding_layers=False)
     texts = ["great food", "the soup was cold"]
-    made = Classifier(adapted, tokenizer(tmp_path / "words"), LABELS, 16, "longest")
+    made = Classifier(adapted, tokenizer(tmp_path / "words"), LABELS, 16, "longest_first")
     found = Classifier.load(str(tmp_path / "made"), device="cpu").logits(texts)
     if "niter" not in str(getattr(config, "init_lora_weights", "")):  # peft draws from chance there
         assert found == pytest.approx(made.logits(texts), abs=1e-5)

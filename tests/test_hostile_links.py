@@ -225,10 +225,10 @@ def test_a_group_of_seeds(trained: Path, run: Path, here: Path, private: Path, h
 PLAN = Plan(grid={"train.num_train_epochs": [1.0]}, seeds=(1,))
 
 
-@pytest.mark.parametrize("name", ["plots", "logs", "runs/epochs=1/seed-1/model", "search.journal"])
+@pytest.mark.parametrize("name", ["plots", "logs", "runs/num_train_epochs=1/seed-1/model", "search.journal"])
 def test_a_study(here: Path, private: Path, hftune: Hftune, name: str) -> None:
-    plant_study(here / "study", PLAN, {"epochs=1": 0.7})
-    assert (here / "study" / "runs" / "epochs=1" / "seed-1").is_dir()
+    plant_study(here / "study", PLAN, {"num_train_epochs=1": 0.7})
+    assert (here / "study" / "runs" / "num_train_epochs=1" / "seed-1").is_dir()
     put_link(here / "study" / name, private / "trainer")
     (private / "trainer" / "holiday.png").write_bytes(b"mine")
     (here / "plan.yaml").write_text(yaml.safe_dump(PLAN.model_dump(mode="json", exclude_defaults=True)))
@@ -358,7 +358,7 @@ def test_a_run_and_a_study_without_links_open(here: Path) -> None:
     run = finished_run(here / "run").path
     assert RunDir.open(run, to_train=True).path == run
     assert RunDir.open(run / "model", to_train=True).path == run
-    plant_study(here / "study", PLAN, {"epochs=1": 0.7})
+    plant_study(here / "study", PLAN, {"num_train_epochs=1": 0.7})
     assert StudyDir.open(here / "study").path == here / "study"
     os.link(run / "environment.json", here / "copy.json")
     assert RunDir.open(run).path == run  # what replaces files breaks no hard link

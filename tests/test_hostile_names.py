@@ -80,7 +80,7 @@ def test_a_setting_of_a_study_is_one_folder(tmp_path: Path, value: str) -> None:
 
 
 def test_a_study_is_named_after_a_file_that_may_have_any_name(here: Path) -> None:
-    content = "over: {train.learning_rate: [1.0e-3]}\n"
+    content = "grid: {train.learning_rate: [1.0e-3]}\n"
     (here / "in").mkdir()
     for path in ("...yaml", "in/study.yaml", "in/../study.yaml"):
         Path(path).write_text(content)
@@ -121,7 +121,7 @@ def test_predictions_are_in_the_run(tmp_path: Path, split: str) -> None:
             {"grid": {"a.b": [1]}, "depends_on": {"x": {"set": 3, "sett": 1}}},
             {"depends_on.x.set": "got 3", "depends_on.x.sett": "unk"},
         ),
-        ({"grid": {"a.b": [1]}, "befor": {}}, {"befor": "Did you mean before"}),
+        ({"grid": {"a.b": [1]}, "depend_on": {}}, {"depend_on": "Did you mean depends_on"}),
     ],
 )
 def test_problems_of_a_study_are_told_in_its_own_words(stated: dict[str, Any], expected: dict[str, str]) -> None:

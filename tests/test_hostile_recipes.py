@@ -20,9 +20,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = "from pathlib import Path\nPath({!r}).touch()\n"
 
 ASKING = {
-    "trust_remote_code": ({"model": {"name": "folder", "trust_remote_code": True}}, "--trust-remote-code"),
+    "trust_remote_code": ({"model": {"model_name_or_path": "folder", "trust_remote_code": True}}, "--trust-remote-code"),
     "trust_base_code": (
-        {"model": {"name": "folder", "trust_base_code": f"a/b@{COMMIT}"}},
+        {"model": {"model_name_or_path": "folder", "trust_base_code": f"a/b@{COMMIT}"}},
         f"--trust-base-code a/b@{COMMIT}",
     ),
     "a script": ({"task": {"kind": "classify", "metrics": ["./evil.py"]}}, "task.metrics=[./evil.py]"),
@@ -45,24 +45,23 @@ def test_a_recipe_can_not_trust_on_its_own(here: Path, hftune: Hftune, what: str
 @pytest.mark.parametrize(
     "typed",
     [
-        {"trust_remote_code": True},
+        {"settings": {"model.trust_remote_code": True}},
         {"sets": ["model.trust_remote_code=true"]},
-        {"sets": ["model={name: folder, trust_remote_code: true}"]},
+        {"sets": ["model={model_name_or_path: folder, trust_remote_code: true}"]},
     ],
 )
 def test_what_was_typed_counts(here: Path, typed: dict[str, object]) -> None:
     Path("recipe.yaml").write_text("model: {model_name_or_path: folder, trust_remote_code: true}\n", encoding="utf-8")
-    sets = typed.pop("sets", None)
-    assert options.resolve("recipe.yaml", sets, task="classify", **typed).model.trust_remote_code  # type: ignore[arg-type]
+    assert options.resolve("recipe.yaml", task="classify", **{"sets": None, **typed}).model.trust_remote_code  # type: ignore[arg-type]
     # Switched off it is off, whatever the file says.
-    assert not options.resolve("recipe.yaml", None, trust_remote_code=False).model.trust_remote_code
+    assert not options.resolve("recipe.yaml", None, {"model.trust_remote_code": False}).model.trust_remote_code
 
 
 def test_a_study_can_not_either(here: Path, hftune: Hftune) -> None:
     csv_folder(here / "rows")
     for stated in ("set: {model.trust_remote_code: true}", "set: {data.dataset_name: rows}"):
         Path("study.yaml").write_text(
-            f"{stated}\nover: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n", encoding="utf-8"
+            f"{stated}\ngrid: {{train.learning_rate: [1.0e-3]}}\nseeds: [1]\nrecipe: base.yaml\n", encoding="utf-8"
         )
         Path("base.yaml").write_text(
             "task: {metrics: [./evil.py]}\n" if "rows" in stated else "task: {kind: classify}\n", encoding="utf-8"

@@ -265,7 +265,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     adapted = methods.apply(tiny_model("bert"), section, ("classifier",)).model
     labels = tuple(adapted.config.id2label.values())
     made = tmp_path / "adapter"
-    Classifier(adapted, tiny_tokenizer(tmp_path), labels, 16, "longest").save(
+    Classifier(adapted, tiny_tokenizer(tmp_path), labels, 16, "longest_first").save(
         made, base=ModelSection(model_name_or_path="scratch:bert-tiny")
     )
     keep(made / "base" / "model.safetensors", lambda name: not name.startswith("classifier"))
