@@ -169,6 +169,7 @@ def train_seeds(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    score: Sequence[str] = SCORED,
     rows: InMemoryData | None = None,
     listener: Listener | None = None,
     command: str | None = None,
@@ -188,7 +189,7 @@ def train_seeds(
         for number, seed in enumerate(seeds, start=1):
             listener.note(f"seed {seed} ({number} of {len(seeds)})")
             seeded, path = _seeded(recipe, seed), seed_path(group, seed)
-            results.append(train(seeded, path, resume=resume, listener=listener, command=command))
+            results.append(train(seeded, path, resume=resume, score=score, listener=listener, command=command))
         return group, write_group(group) if is_main_process() else {}, results
 
 

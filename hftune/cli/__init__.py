@@ -43,7 +43,24 @@ CLOSED_PIPE = 141
 
 TRAIN, USE, PREPARE = "Train", "Use and judge", "Prepare"
 
+ALIASES = {"env": "doctor"}
+"""What other tools call a command."""
+SUGGESTED = {
+    "fit": "train",
+    "run": "train",
+    "serve": "predict",
+    "test": "evaluate",
+    "eval": "evaluate",
+    "tune": "sweep",
+    "login": "doctor",
+    "chat": "generate",
+}
+"""Commands that people look for, and the one that they want."""
+WITH_ARGUMENTS_OF_OTHERS = ("doctor", "env")
+"""Commands that take a launcher's arguments as they are."""
+
 COMMANDS: dict[str, Entry] = {
+    "train": Entry("hftune.cli.train:train", "Run a recipe of any task", TRAIN),
     "classify": Entry("hftune.cli.classify:classify", "Fine-tune a classifier on single texts or pairs", TRAIN),
     "joint": Entry(
         "hftune.cli.joint:joint",
@@ -54,7 +71,9 @@ COMMANDS: dict[str, Entry] = {
         "hftune.cli.pretrain:pretrain", "Train a language model on plain text, from scratch or from a checkpoint", TRAIN
     ),
     "finetune": Entry(
-        "hftune.cli.finetune:finetune", "Teach a GPT to answer questions, from a pretrained run or from nothing", TRAIN
+        "hftune.cli.finetune:finetune",
+        "Fine-tune a GPT for question answering, from a pretrained run or from scratch",
+        TRAIN,
     ),
     "sweep": Entry(
         "hftune.cli.sweep:sweep", "Train a grid or a search of settings with several seeds, and compare them", TRAIN
@@ -63,7 +82,7 @@ COMMANDS: dict[str, Entry] = {
         "hftune.cli.boolq:boolq", "Answer yes/no questions over passages, under one method or several", TRAIN
     ),
     "predict": Entry("hftune.cli.predict:predict", "Label texts, or answer questions", USE),
-    "generate": Entry("hftune.cli.generate:generate", "Let a language model go on from prompts", USE),
+    "generate": Entry("hftune.cli.generate:generate", "Generate text from prompts", USE),
     "evaluate": Entry(
         "hftune.cli.evaluate:evaluate",
         "Score a run, a folder or a Hub model on one split of any data that suits it",
@@ -110,11 +129,20 @@ class CommandTable(TyperGroup):
         end = args.index("--") if "--" in args else len(args)
         if "--debug" in args[:end]:
             args = ["--debug", *(arg for arg in args[:end] if arg != "--debug"), *args[end:]]
+            end = len(args) if end == len(args) else args.index("--")
+        if not any(arg in WITH_ARGUMENTS_OF_OTHERS for arg in args[:2]):
+            args = [*map(dashed, args[:end]), *args[end:]]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command itself in place of its line in the table."""
-        name, command, rest = super().resolve_command(ctx, args)
+        first = ALIASES.get(args[0], args[0])
+        if first in SUGGESTED:
+            raise HftuneError(
+                f"there is no command {first}",
+                hint=f"use `hftune {SUGGESTED[first]}`: {COMMANDS[SUGGESTED[first]].help}",
+            )
+        name, command, rest = super().resolve_command(ctx, [first, *args[1:]])
         if name in COMMANDS:
             if COMMANDS[name].panel != TRAIN:
                 refuse_several(name)
@@ -139,13 +167,19 @@ class CommandTable(TyperGroup):
             raise typer.Exit(_report(error, debug=ctx.params["debug"])) from error
 
 
+def dashed(argument: str) -> str:
+    """A flag with underscores, as Hugging Face's scripts have them, with dashes."""
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+
+
 def load_command(name: str) -> Any:
     """Import a command of the table."""
     module, _, attribute = COMMANDS[name].target.partition(":")
     target = vars(import_module(module))[attribute]
     if not isinstance(target, typer.Typer):
         single = typer.Typer(add_completion=False, context_settings=HELP_FLAGS)
-        single.command()(target)
+        single.command(cls=vars(target).get("command_class"))(target)
         target = single
     command = get_command(target)
     command.name = name

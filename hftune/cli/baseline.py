@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hftune.cli import options
+from hftune.cli.flags import Given, resolve_settings, settings_command
 from hftune.cli.outcome import score_table
 from hftune.cli.terminal import out, say, show_json
 from hftune.errors import HftuneError
@@ -40,21 +41,15 @@ Corpus = Annotated[
 ]
 
 
-def baseline(
-    data: options.Data = None,
-    corpus: Corpus = None,
-    answer: Answer = None,
-    tokenizer: options.Tokenizer = None,
-    labels: options.Labels = None,
-    text_column: options.TextColumn = None,
-    pair_column: options.PairColumn = None,
-    label_column: options.LabelColumn = None,
-    sets: options.Set = None,
-    as_json: options.Json = False,
-) -> None:
-    """Score simple systems on validation and test: majority label and bag of words, an answer to questions, counts
-    of text.
-    """
+@settings_command(
+    {"corpus": Corpus, "answer": Answer, "sets": options.Set, "as_json": options.Json},
+    task=None,
+    sections=("data", "model"),
+)
+def baseline(values: dict[str, Any], given: Given) -> None:
+    """Score simple systems on validation and test: majority label and bag of words, one answer, counts of text."""
+    corpus, answer, sets, as_json = (values[name] for name in ("corpus", "answer", "sets", "as_json"))
+    data = resolve_settings(given, None).get("data.dataset_name")
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     if corpus is not None and answer is not None:
@@ -62,17 +57,11 @@ def baseline(
             "--answer was given with --corpus, but plain text asks no questions",
             hint="name the questions with --data, or leave --answer out",
         )
-    recipe = options.resolve(
-        None,
-        sets,
-        task=_task(data, corpus, answer),
-        data=data or corpus,
-        tokenizer=tokenizer,
-        labels=labels,
-        text_column=text_column,
-        pair_column=pair_column,
-        label_column=label_column,
-    )
+    task_kind = _task(data, corpus, answer)
+    settings = resolve_settings(given, task_kind)
+    if corpus is not None:
+        settings["data.dataset_name"] = corpus
+    recipe = options.resolve(None, sets, settings, task=task_kind)
     if not recipe.task.baselines:
         raise HftuneError("task.baselines is false, and baselines are all that was asked for", hint="leave it out")
     if answer is not None and not answer.strip():

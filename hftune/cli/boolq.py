@@ -8,11 +8,12 @@ hftune boolq --method all --jobs 2
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 from hftune.cli import options
-from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.flags import Typed, training_command
+from hftune.cli.train import run_training
 from hftune.errors import HftuneError
 
 DEFAULTS = "boolq/mini"
@@ -20,19 +21,10 @@ DEFAULTS = "boolq/mini"
 STUDY = "boolq-methods"
 """The study that ``--method all`` carries out."""
 ALL = "all"
-FOR_FRESH_WEIGHTS = ("lr", "epochs")
-"""What these recipes state for their own model, and is far too much for weights that have been trained before."""
+METHOD = "method.kind"
+FROM_SCRATCH = ("train.learning_rate", "train.num_train_epochs")
+"""What these recipes set for their model from scratch, and is far too much for a pretrained one."""
 
-Method = Annotated[
-    str | None,
-    options.option(
-        options.WHAT,
-        "KIND",
-        "Which weights move: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit; several with commas, "
-        f"or {ALL}, as one study.",
-        "--method",
-    ),
-]
 Jobs = Annotated[
     int | None,
     options.option(
@@ -41,35 +33,37 @@ Jobs = Annotated[
 ]
 
 
-@training_command(own={"method": Method, "jobs": Jobs}, without=COLUMNS)
+@training_command(task="classify", own={"jobs": Jobs})
 def boolq(typed: Typed) -> None:
     """Answer yes/no questions over passages, under one method or several, which are trained and compared.
 
-    Data: the embedded boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
+    --method takes several methods separated by commas, or all, and trains them as one study. Data: the embedded
+    boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
     """
-    typed = _suited_to_model(typed)
-    methods = _methods(typed.flags["method"])
+    methods = _methods(typed.settings.get(METHOD))
     if len(methods) > 1:
-        _train_several(typed, methods)
+        _train_several(_suited_to_model(typed), methods)
         return
     if typed.others["jobs"] is not None:
         raise HftuneError(
-            "--jobs says how many runs of a study are made at once, and one method is one run",
+            "--jobs is the number of runs of a study at once, and one method is one run",
             hint=f"leave it out, or train every method: --method {ALL}",
         )
     default = f"{DEFAULTS}/{methods[0] if methods else 'full'}"
-    typed.train(task="classify", default=default, suits_others=True)
+    # A resumed run brings its own recipe.
+    resumes = typed.resume and not typed.sets and not typed.settings
+    typed = _suited_to_model(typed)
+    run_training(typed, task="classify", recipe=typed.recipe if typed.recipe or resumes else default, default=default)
 
 
 def _suited_to_model(typed: Typed) -> Typed:
-    """A pretrained model that is named gets the learning rate and epochs that suit its method, where none was said."""
+    """A pretrained model gets the learning rate and epochs that suit its method, unless they were typed."""
     from hftune.config.model import SCRATCH
 
-    model = typed.flags["model"]
-    if model is None or model.startswith(SCRATCH) or typed.recipe is not None:
+    if typed.model is None or typed.model.startswith(SCRATCH) or typed.recipe is not None:
         return typed
-    unsaid = [f"{options.FLAGS[flag]}=null" for flag in FOR_FRESH_WEIGHTS if typed.flags[flag] is None]
-    return dataclasses.replace(typed, sets=[*unsaid, *(typed.sets or [])])
+    unset = [f"{key}=null" for key in FROM_SCRATCH if key not in typed.settings]
+    return replace(typed, sets=[*unset, *(typed.sets or [])])
 
 
 def _methods(typed: str | None) -> list[str]:
@@ -93,34 +87,33 @@ def _methods(typed: str | None) -> list[str]:
 
 
 def _train_several(typed: Typed, methods: list[str]) -> None:
-    """Several methods as one study; what the flags say holds for each of them."""
-    from hftune.cli.sweep import sweep
+    """Several methods as one study; the other flags hold for each of them."""
+    from hftune.cli.sweep import carry_out
 
-    flags, seeds = typed.flags, typed.seeds
-    for flag, given, instead in (
-        ("--merge", flags["merge"], "leave it out: scores are the same"),
-        ("--hub-model-id", flags["push_to_hub"], "publish the run you choose: hftune push RUN REPO"),
+    for flag, keys, instead in (
+        ("--merge", ("method.merge",), "leave it out: scores are the same"),
+        ("--push-to-hub", ("hub.push_to_hub", "hub.hub_model_id"), "publish the run you choose: hftune push RUN REPO"),
     ):
-        if given:
-            raise HftuneError(f"{flag} goes with one method, and these are {len(methods)}", hint=instead)
-    if seeds is not None and flags["seed"] is not None:
+        if any(typed.settings.get(key) for key in keys):
+            raise HftuneError(f"{flag} is for one method, and these are {len(methods)}", hint=instead)
+    seed = typed.settings.get("train.seed")
+    if typed.seeds is not None and seed is not None:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
-    same = {key: value for key, value in flags.items() if key not in ("method", "seed")}
-    stated = [f"{key}={_as_yaml(value)}" for key, value in options.overrides_from(**same).items()]
-    sweep(
+    if typed.overwrite:
+        raise HftuneError(
+            "--overwrite is for one run, and several methods are a study",
+            hint="name another --output; the same command continues a study that was stopped",
+        )
+    inherit: dict[str, Any] = {key: value for key, value in typed.settings.items() if key not in (METHOD, "train.seed")}
+    carry_out(
         study=STUDY,
         recipe=typed.recipe,
         grid=[f"method={','.join(methods)}"],
-        sets=[*stated, *(typed.sets or [])],
-        seeds=seeds if flags["seed"] is None else str(flags["seed"]),
+        settings=inherit,
+        sets=typed.sets,
+        seeds=typed.seeds if seed is None else str(seed),
         jobs=typed.others["jobs"],
         output=typed.output,
         dry_run=typed.dry_run,
         as_json=typed.as_json,
     )
-
-
-def _as_yaml(value: object) -> str:
-    import json
-
-    return json.dumps(value)

@@ -20,6 +20,7 @@ import typer
 
 from hftune.cli import options, terminal
 from hftune.cli.findings import show_check
+from hftune.cli.flags import Given, command_class, resolve_settings, settings_command
 from hftune.cli.options import Json
 from hftune.cli.pretrain import OBJECTIVES
 from hftune.cli.texts import check_documents, cut, peek_documents, peek_questions, split_of
@@ -83,33 +84,39 @@ def list_datasets(as_json: Json = False) -> None:
     terminal.out().print(table)
 
 
-@app.command("peek")
-def peek(
-    name: Name,
-    split: Annotated[str, typer.Option("--split", metavar="SPLIT", help="train, validation or test.")] = "train",
-    rows: Annotated[int, typer.Option("--rows", metavar="N", help="How many rows, from the first on.", min=1)] = 5,
-    text_column: options.TextColumn = None,
-    pair_column: options.PairColumn = None,
-    label_column: options.LabelColumn = None,
-    task: TaskKind = None,
-    recipe: options.RecipeName = None,
-    sets: options.Set = None,
-    as_json: Json = False,
-) -> None:
+Split = Annotated[str | None, typer.Option("--split", metavar="SPLIT", help="train (the default), validation or test.")]
+RowCount = Annotated[
+    int | None, typer.Option("--rows", metavar="N", help="How many rows, from the first on; 5 by default.", min=1)
+]
+
+
+@settings_command(
+    {
+        "name": Name,
+        "split": Split,
+        "rows": RowCount,
+        "task": TaskKind,
+        "recipe": options.RecipeName,
+        "sets": options.Set,
+        "as_json": Json,
+    },
+    takes_arguments=True,
+    sections=("data",),
+)
+def peek(values: dict[str, Any], given: Given) -> None:
     """Print rows of a dataset as a run sees them: texts, label names, what was decided on the way.
 
     Documents are shown as pretraining cuts them, with « » around the span that is taken out.
     """
-    kind = _task_of(name, task, recipe)
+    name, recipe, as_json = values["name"], values["recipe"], values["as_json"]
+    split, rows = values["split"] or "train", values["rows"] or 5
+    kind = _task_of(name, values["task"], recipe)
     resolved = options.resolve(
         recipe,
-        sets,
+        values["sets"],
+        {**resolve_settings(given, kind), "data.dataset_name": name},
         task=kind,
         default=OBJECTIVES["span"].for_text(name) if kind == "span" else None,
-        data=name,
-        text_column=text_column,
-        pair_column=pair_column,
-        label_column=label_column,
     )
     if kind in PEEKS:
         PEEKS[kind](resolved, split, rows, as_json)
@@ -137,46 +144,27 @@ def peek(
             terminal.say(cut(row["text_pair"]))
 
 
-@app.command("check")
-def check_dataset(
-    name: Name,
-    max_length: options.MaxLength = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="Count this model's tokens; words are counted where not given.",
-            show_default=False,
-        ),
-    ] = None,
-    text_column: options.TextColumn = None,
-    pair_column: options.PairColumn = None,
-    label_column: options.LabelColumn = None,
-    sets: options.Set = None,
-    as_json: Json = False,
-) -> None:
-    """Count labels and lengths; find duplicates, leakage between splits, and texts with two labels."""
+app.command("peek", cls=command_class(peek))(peek)
+
+
+@settings_command({"name": Name, "sets": options.Set, "as_json": Json}, takes_arguments=True, sections=("data",))
+def check_dataset(values: dict[str, Any], given: Given) -> None:
+    """Count labels and lengths; find duplicates, leakage between splits, and texts with two labels.
+
+    --model counts that model's tokens; words are counted by default.
+    """
     from dataclasses import asdict
 
+    name, as_json = values["name"], values["as_json"]
     kind = _task_of(name, None)
+    settings = resolve_settings(given, kind)
+    model = settings.get("model.model_name_or_path")
     if kind == "span" and model is not None:
         raise HftuneError(
             f"--model counts the tokens of labeled rows; {name} is plain text, whose characters are counted",
             hint="leave --model out",
         )
-    recipe = options.resolve(
-        None,
-        sets,
-        task=kind,
-        data=name,
-        max_length=max_length,
-        model=model,
-        text_column=text_column,
-        pair_column=pair_column,
-        label_column=label_column,
-    )
+    recipe = options.resolve(None, values["sets"], {**settings, "data.dataset_name": name}, task=kind)
     if kind == "span":
         check_documents(recipe, as_json)
         return
@@ -191,6 +179,9 @@ def check_dataset(
         terminal.show_json(asdict(found))
     else:
         show_check(found)
+
+
+app.command("check", cls=command_class(check_dataset))(check_dataset)
 
 
 @app.command("make")

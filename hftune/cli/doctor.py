@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hftune.cli import options
+from hftune.cli.flags import GIVEN, NOT_SETTINGS, resolve_settings
 from hftune.cli.terminal import out, show_json, visible
 from hftune.errors import HftuneError
 
@@ -59,7 +60,7 @@ def doctor(
     if launch:
         from hftune.launch_check import examine_launch
 
-        what = options.resolve(recipe, sets, **_typed(context.args)) if recipe or sets else None
+        what = options.resolve(recipe, sets, _typed(context.args)) if recipe or sets else None
         copied = context.args[:2] == ["accelerate", "launch"]
         plan, findings = examine_launch(context.args[2:] if copied else context.args, what)
         told = {"launch": plan.as_dict()}
@@ -78,13 +79,13 @@ def _typed(arguments: Sequence[str]) -> dict[str, Any]:
 
     The command's own parser reads them; ``--recipe`` and ``--set`` are doctor's own, and gone from the arguments.
     """
-    from hftune.cli import COMMANDS, load_command
+    from hftune.cli import COMMANDS, dashed, load_command
 
     copied = list(arguments[arguments.index("hftune") + 1 :]) if "hftune" in arguments else []
     if not copied or copied[0] not in COMMANDS:
         return {}
-    params = load_command(copied[0]).make_context(copied[0], copied[1:]).params
-    return {flag: value for flag, value in params.items() if flag in options.FLAGS}
+    given = load_command(copied[0]).make_context(copied[0], list(map(dashed, copied[1:]))).meta.get(GIVEN, {})
+    return resolve_settings({name: value for name, value in given.items() if name not in NOT_SETTINGS}, None)
 
 
 def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequence[str] | None) -> None:

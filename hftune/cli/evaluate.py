@@ -37,7 +37,19 @@ Predictions = Annotated[
 ]
 DATA_SETTINGS = tuple(
     f"data.{key}"
-    for key in ("subset", "revision", "train", "validation", "test", "text_column", "pair_column", "label_column")
+    for key in (
+        "dataset_config_name",
+        "dataset_revision",
+        "train_file",
+        "validation_file",
+        "test_file",
+        "train_split_name",
+        "validation_split_name",
+        "test_split_name",
+        "text_column_name",
+        "text_pair_column_name",
+        "label_column_name",
+    )
 )
 """Settings of the data that scoring uses; the others decide how a model is trained."""
 DataSet = Annotated[
@@ -50,7 +62,7 @@ DataSet = Annotated[
     ),
 ]
 Metric = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="A further metric; may be given often.")
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="A further metric; can be repeated.")
 ]
 
 
@@ -71,7 +83,11 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score a run, a folder or a Hub model on one split of any data that suits it."""
-    named = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
+    named = {
+        "text_column_name": text_column,
+        "text_pair_column_name": pair_column,
+        "label_column_name": label_column,
+    }
     columns = {name: column for name, column in named.items() if column is not None}
     if data is None and columns:
         raise HftuneError("columns were named but no data", hint="add --data NAME|PATH")
@@ -130,7 +146,7 @@ def _data_settings(data: str | None, sets: list[str]) -> dict[str, Any]:
             f"--set {other[0]} can't be used here" if other else "--set was given but no --data",
             hint=f"--set takes what finds the data that --data names: {', '.join(DATA_SETTINGS)}",
         )
-    section = options.resolve(None, sets, task="classify", data=data).data
+    section = options.resolve(None, sets, {"data.dataset_name": data}, task="classify").data
     return section.model_dump(include={key.removeprefix("data.") for key in keys})
 
 

@@ -49,7 +49,11 @@ def export(
     if onnx == int8:
         what = "both --onnx and --int8 were given" if onnx else "the form to export to was not said"
         raise HftuneError(what, hint="choose --onnx, or --int8 for ONNX with 8-bit weights")
-    named = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
+    named = {
+        "text_column_name": text_column,
+        "text_pair_column_name": pair_column,
+        "label_column_name": label_column,
+    }
     columns = {name: column for name, column in named.items() if column is not None}
     if data is None and columns:
         raise HftuneError("columns were named but no data", hint="add --data NAME|PATH")

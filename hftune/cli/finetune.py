@@ -1,48 +1,52 @@
-"""``hftune finetune``: teach a GPT to answer questions, from a pretrained run or from nothing.
+"""``hftune finetune``: fine-tune a GPT for question answering, from a pretrained run or from scratch.
 
 hftune finetune --from runs/pretrained --data births
-hftune finetune
+hftune finetune --attention rope --corpus wiki.txt --data questions/
 """
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Annotated
 
-from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.flags import Typed, training_command
 from hftune.cli.options import WHAT, option
+from hftune.cli.train import run_training
 from hftune.errors import HftuneError
 
 PRETRAINED = "finetune/births"
-"""The recipe that stands in where a pretrained model is named but no recipe; its settings suit other questions too."""
-FRESH = "finetune/fresh"
-"""The same for a model with fresh weights, which need more; its shape is its own."""
+"""The recipe for a pretrained model; its settings suit other questions too."""
+FROM_SCRATCH = "finetune/fresh"
+"""The same for a named model from scratch, which needs more training; its shape is its own."""
 UNNAMED = "finetune/births-fresh"
-"""The recipe that stands in where no model is named either."""
+"""The recipe without a model."""
 
 From = Annotated[
     str | None,
     option(
         WHAT,
         "RUN|FOLDER|ID",
-        "What was pretrained: a run, a model folder or a Hub id; fresh weights where not given.",
+        "The pretrained model: a run, a model folder or a Hub id; from scratch by default.",
         "--from",
     ),
 ]
 
 
-@training_command(own={"pretrained": From}, without=("tokenizer", "method", "merge", "labels", "max_length", *COLUMNS))
+@training_command(task="answer", own={"pretrained": From})
 def finetune(typed: Typed) -> None:
-    """Teach a GPT to answer questions, from a pretrained run or from nothing.
+    """Fine-tune a GPT for question answering, from a pretrained run or from scratch.
 
     Data: the embedded births, a folder of tsv files (question, tab, answer), or one such file.
     """
-    pretrained, model = typed.others["pretrained"], typed.flags["model"]
-    if pretrained is not None and model is not None:
+    pretrained = typed.others["pretrained"]
+    if pretrained is not None and typed.model is not None:
         raise HftuneError("--from and --model both name the model", hint="leave one of them out")
-    model = pretrained if pretrained is not None else model
-    chosen = dataclasses.replace(typed, flags={**typed.flags, "model": model})
-    chosen.train(task="answer", default=_recipe_for(model), suits_others=True)
+    if pretrained is not None:
+        typed = replace(typed, settings={**typed.settings, "model.model_name_or_path": pretrained})
+    # A resumed run brings its own recipe.
+    resumes = typed.resume and not typed.sets and not typed.settings
+    recipe = typed.recipe if typed.recipe or resumes else _recipe_for(typed.model)
+    run_training(typed, task="answer", recipe=recipe, default=_recipe_for(typed.model))
 
 
 def _recipe_for(model: str | None) -> str:
@@ -50,4 +54,4 @@ def _recipe_for(model: str | None) -> str:
         return UNNAMED
     from hftune.config.model import ModelSection
 
-    return FRESH if ModelSection(model_name_or_path=model).from_scratch else PRETRAINED
+    return FROM_SCRATCH if ModelSection(model_name_or_path=model).from_scratch else PRETRAINED

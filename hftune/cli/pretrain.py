@@ -6,12 +6,13 @@ hftune pretrain --recipe pretrain/births-span --output runs/births
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from hftune.cli.flags import COLUMNS, Typed, training_command
+from hftune.cli.flags import Typed, training_command
 from hftune.cli.options import WHAT, option
+from hftune.cli.train import run_training
 from hftune.errors import HftuneError
 
 
@@ -42,48 +43,30 @@ Objective = Annotated[
     option(
         WHAT,
         "|".join(OBJECTIVES),
-        "What is learned: span (write what was taken out), clm (write what comes next), both with a GPT, or mlm "
-        "(fill in masked words, with a BERT). The recipe's, or span, where not given.",
+        "Pretraining objective: span (span corruption) or clm (causal language modeling) with a GPT, mlm (masked "
+        "language modeling) with a BERT. The recipe's, or span, by default.",
         "--objective",
     ),
 ]
-CorpusName = Annotated[
-    str | None,
-    option(
-        WHAT,
-        "NAME|PATH",
-        "The text: an embedded name, a txt, csv, jsonl or parquet file, a folder of split files, or a Hub id.",
-        "--corpus",
-        "-c",
-    ),
-]
-Attention = Annotated[
-    str | None,
-    option(
-        WHAT,
-        "vanilla|rope|synthesizer|performer|bigbird|linformer",
-        "How a fresh minGPT attends; vanilla where not given.",
-        "--attention",
-    ),
-]
 
 
-@training_command(
-    own={"objective": Objective, "corpus": CorpusName, "attention": Attention},
-    without=("data", "labels", "max_length", *COLUMNS),
-)
+def _task_of(values: Mapping[str, Any]) -> str:
+    """The kind of task: the objective that was typed, else the recipe's or the resumed run's."""
+    resumed = values["output"] if values["resume"] else None
+    return _objective(values["objective"], values["recipe"], resumed)
+
+
+@training_command(task=_task_of, own={"objective": Objective}, help_task="span")
 def pretrain(typed: Typed) -> None:
     """Train a language model on plain text, from scratch or from a checkpoint.
 
-    `hftune finetune --from RUN` then teaches it to answer questions about that text.
+    `hftune finetune --from RUN` then fine-tunes it to answer questions about that text.
     """
-    objective, corpus = typed.others["objective"], typed.others["corpus"]
-    task = _objective(objective, typed.recipe, typed.output if typed.resume else None)
-    defaults, recipe = OBJECTIVES[task], typed.recipe
-    if recipe is None and typed.flags["model"] is None and corpus is not None:
+    task = _objective(typed.others["objective"], typed.recipe, typed.output if typed.resume else None)
+    defaults, recipe, corpus = OBJECTIVES[task], typed.recipe, typed.data
+    if recipe is None and typed.model is None and corpus is not None:
         recipe = defaults.for_text(corpus)
-    chosen = dataclasses.replace(typed, recipe=recipe, flags={**typed.flags, "data": corpus})
-    chosen.train(task=task, default=defaults.nothing_named)
+    run_training(typed, task=task, recipe=recipe, default=defaults.nothing_named)
 
 
 def _objective(asked: str | None, recipe: str | None, resumed: Path | None) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hftune.cli import options
+from hftune.cli.flags import Given, resolve_settings, settings_command
 from hftune.cli.processes import refuse_several
 from hftune.cli.seeds import seed_list
 from hftune.cli.terminal import note, say, show_json
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DEPENDS_ON = "depends_on."
 """What keys of ``--set`` begin with that are for the runs that others start from."""
+LOCAL = "local"
 CLUSTER_JOBS = 32
 """Jobs in the queue at once where --jobs was not given."""
 
@@ -32,12 +34,12 @@ Study = Annotated[
     str | None,
     typer.Argument(metavar="[STUDY]", help="A shipped study (hftune recipes ls) or a YAML file.", show_default=False),
 ]
-Over = Annotated[
+Grid = Annotated[
     list[str] | None,
     typer.Option(
         "--grid",
         metavar="KEY=A,B",
-        help="A setting and its values, or which of a study's named settings; may be given often. "
+        help="A setting and its values, or which of a study's named settings; can be repeated. "
         "With --search also KEY=LOW..HIGH.",
     ),
 ]
@@ -58,7 +60,8 @@ SearchFor = Annotated[
     int | None, typer.Option("--search", min=1, metavar="N", help="Draw N settings with Optuna, not the whole grid.")
 ]
 Launcher = Annotated[
-    Literal["local", "slurm"], typer.Option("--launcher", help="Run here, or each run as a job of a Slurm cluster.")
+    Literal["local", "slurm"] | None,
+    typer.Option("--launcher", help="Run here, or each run as a job of a Slurm cluster."),
 ]
 Slurm = Annotated[
     list[str] | None,
@@ -66,33 +69,71 @@ Slurm = Annotated[
 ]
 
 
-def sweep(
-    study: Study = None,
-    recipe: options.RecipeName = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    grid: Over = None,
-    sets: options.Set = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
-    output: Output = None,
-    test: Test = None,
-    search: SearchFor = None,
-    launcher: Launcher = "local",
-    slurm: Slurm = None,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
+@settings_command(
+    {
+        "study": Study,
+        "recipe": options.RecipeName,
+        "grid": Grid,
+        "sets": options.Set,
+        "seeds": Seeds,
+        "jobs": Jobs,
+        "output": Output,
+        "test": Test,
+        "search": SearchFor,
+        "launcher": Launcher,
+        "slurm": Slurm,
+        "dry_run": options.DryRun,
+        "as_json": options.Json,
+    },
+    takes_arguments=True,
+)
+def sweep(values: dict[str, Any], given: Given) -> None:
     """Train a grid or a search of settings with several seeds, and compare them: one study.
 
-    Start the same command again to go on with a study that was stopped: only what is not complete is trained.
+    Start the same command again to continue a study that was stopped: only what is not complete is trained.
     """
-    refuse_several("sweep")  # boolq --method all comes this way too
+    carry_out(**values, settings=resolve_settings(given, _task_of(values["study"], values["recipe"])))
+
+
+def _task_of(study: str | None, recipe: str | None) -> str | None:
+    """The kind of task that a study is about: its recipe's; None where it varies or is not stated."""
+    from hftune.config import load_recipe
+    from hftune.config.document import DocumentError, read
+    from hftune.config.shipped import find_study
+
+    if recipe is None and study is not None:
+        try:
+            stated = read(find_study(study))[0]
+        except DocumentError:
+            return None  # reported when the plan is made
+        recipe = stated.get("recipe") if isinstance(stated, dict) else None
+    return load_recipe(recipe).task.kind if isinstance(recipe, str) else None
+
+
+def carry_out(
+    *,
+    study: str | None = None,
+    recipe: str | None = None,
+    grid: list[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    sets: list[str] | None = None,
+    seeds: str | None = None,
+    jobs: int | None = None,
+    output: Path | None = None,
+    test: str | None = None,
+    search: int | None = None,
+    launcher: str | None = None,
+    slurm: list[str] | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Run a study from flags, and print the comparison; ``hftune boolq --method all`` does so too."""
+    refuse_several("sweep")
+    launcher = launcher or LOCAL
     if slurm and launcher != "slurm":
         raise HftuneError("--slurm needs --launcher slurm", hint="add it, or leave --slurm out")
-    inherit = options.overrides_from(model=model, data=data)
-    plan, name = _plan(study, recipe, grid, inherit, sets, seeds, test, search)
-    _refuse_unasked(plan, grid, sets)
+    plan, name = _plan(study, recipe, grid, settings or {}, sets, seeds, test, search)
+    _refuse_unasked(plan, grid, settings or {}, sets)
     folder = output or Path("runs") / name
     if dry_run:
         if launcher == "slurm":
@@ -105,11 +146,11 @@ def sweep(
     from hftune.cli.board import Board
     from hftune.cli.comparison import print_comparison
     from hftune.studies.results import PAGE, write_study
-    from hftune.studies.sweep import sweep as carry_out
+    from hftune.studies.sweep import sweep as run_study
 
-    note(f"study {folder}: what lies there is kept, and the same command goes on with it", style="dim")
+    note(f"study {folder}: complete runs are kept, and the same command continues it", style="dim")
     with Board(count) as board:
-        outcome = carry_out(plan, folder, jobs=count, hire=hire, watcher=board)
+        outcome = run_study(plan, folder, jobs=count, hire=hire, watcher=board)
     compared = write_study(outcome.study)
     if as_json:
         selected = outcome.selection
@@ -243,13 +284,13 @@ def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:
     return {name: named[name] for name in axis}
 
 
-def _refuse_unasked(plan: Plan, grid: list[str] | None, sets: list[str] | None) -> None:
+def _refuse_unasked(plan: Plan, grid: list[str] | None, settings: Mapping[str, Any], sets: list[str] | None) -> None:
     """A study file may come from anybody: what it trusts must have been typed."""
     from hftune.config.consent import refuse_unasked, typed_keys
     from hftune.config.overrides import parse_sets
     from hftune.studies.plan import parse_grid, recipes_of
 
-    typed = typed_keys([*parse_grid(grid or []).items(), *parse_sets(sets or ())[0]])
+    typed = typed_keys([*parse_grid(grid or []).items(), *settings.items(), *parse_sets(sets or ())[0]])
     for recipe in recipes_of(plan):
         refuse_unasked(recipe, typed)
 

@@ -98,7 +98,7 @@ def train_tokenizer(
 
     quiet_libraries()
     learning = Learning(vocab_size, min_frequency or 2, tuple(special or ()))
-    splits = _splits(corpus, documents=documents, text_column=text_column, subset=subset)
+    splits = _splits(corpus, documents=documents, text_column_name=text_column, dataset_config_name=subset)
     with terminal.err().status("Learning from the text …"):
         made = train_vocabulary(kind, splits["train"].texts, learning)
     _save(made, output)

@@ -63,13 +63,11 @@ def data_of(task_name: str, data_dir: str | None) -> dict[str, Any]:
         return {"data.dataset_name": data_dir}
     task = GLUE[name]
     if data_dir is None:
-        columns = (task.text, task.pair, "label")
         settings: dict[str, Any] = {"data.dataset_name": HUB, "data.dataset_config_name": name}
     else:
-        columns = task.tsv if task.tsv and any(Path(data_dir).expanduser().glob("*.tsv")) else None
-        columns = columns or (task.text, task.pair, "label")
         settings = {"data.dataset_name": data_dir}
-    text, pair, label = columns
+    original = data_dir is not None and any(Path(data_dir).expanduser().glob("*.tsv"))
+    text, pair, label = (task.tsv if original else None) or (task.text, task.pair, "label")
     return settings | {
         "data.text_column_name": text,
         "data.text_pair_column_name": pair or "none",

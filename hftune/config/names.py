@@ -37,7 +37,7 @@ class Named:
 
 def known_names(task: str | None) -> list[str]:
     """Every name that ``from_names`` takes."""
-    return [*spellings(task), *REMOVED, *COMPOSED]
+    return [*spellings(task), *REMOVED, *COMPOSED, *REFUSED]
 
 
 def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = False) -> Named:
@@ -83,10 +83,22 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
             raise HftuneError(f"{shown(name)} can't be set", hint=REFUSED[name])
         elif name in paths:
             put(paths[name], value, name)
+        elif name in spellings(None):
+            raise HftuneError(
+                f"{shown(name)} is no setting of task {task}",
+                hint=f"{spellings(None)[name]} belongs to another task: `hftune recipes schema` shows which",
+            )
         else:
-            raise unknown(name, [*known_names(task)], shown(name))
+            raise unknown(name, known_names(task), shown(name))
     if stated.get(USE_PEFT):
         put("method.kind", overrides.get("method.kind", "lora"), USE_PEFT)
+    if (
+        "data.train_file" in overrides
+        and "data.dataset_name" not in overrides
+        and not stated.keys() & {TASK_NAME, DATA_DIR}
+    ):
+        # As in Hugging Face's scripts: a training file is the dataset, and the others are next to it or paths.
+        overrides["data.dataset_name"] = overrides.pop("data.train_file")
     for path, value in _composed_data(stated).items():
         if path not in overrides or path == "data.dataset_name":  # a column that is named is right for this folder
             put(path, value, TASK_NAME)
@@ -119,6 +131,10 @@ def value_types(name: str, task: str | None) -> tuple[Any, ...]:
     if name in REMOVED:
         old = {"group_by_length", "evaluate_during_training"}
         return (bool,) if name in old else value_types(REMOVED[name].field, task)
+    if name in REFUSED and name not in spellings(None):
+        return (str,)
+    if name not in spellings(task):
+        task = None  # of another task: reported by from_names
     section, _, field = spellings(task)[name].partition(".")
     found = [
         option

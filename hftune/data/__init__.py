@@ -15,7 +15,16 @@ from hftune.data.corpus import CORPORA, Corpus, load_corpus
 from hftune.data.embedded import Embedded
 from hftune.data.label_text import with_label_text
 from hftune.data.labels import check_classes, check_seen, label_order
-from hftune.data.locate import Files, as_path, files_of, is_hub_id, refuse_missing
+from hftune.data.locate import (
+    FILES_ONLY,
+    HUB_ONLY,
+    Files,
+    as_path,
+    files_of,
+    is_hub_id,
+    refuse_missing,
+    refuse_settings,
+)
 from hftune.data.reviews import REVIEWS
 from hftune.data.rows import Rows, labeled_rows, maybe_labeled_rows
 from hftune.data.sources import read_file
@@ -86,6 +95,9 @@ def split_tables(section: LabeledData, tables: dict[str, Table], notes: Sequence
     notes += _make_missing(rows, section)
     if section.max_train_samples is not None:
         rows["train"] = _subset(rows["train"], section.max_train_samples, section.split_seed, len(set(trained)), notes)
+    for split, size in (("validation", section.max_eval_samples), ("test", section.max_predict_samples)):
+        if size is not None and split in rows:
+            rows[split] = _first_of_many(rows[split], size, section.split_seed, split, notes)
     hashes = {split: fingerprint(part, labels) for split, part in rows.items()}
     built = {split: as_dataset(part, labels, hashes[split]) for split, part in rows.items()}
     return Splits(
@@ -208,15 +220,11 @@ def _files(section: LabeledData) -> tuple[Files, list[str]]:
             f"{', '.join(DATASETS)}",
         )
     elif is_hub_id(section.dataset_name):
+        refuse_settings(section, FILES_ONLY, "comes from the Hub")
         return {}, notes
     else:
         raise refuse_missing(section.dataset_name, list(DATASETS))
-    for option, value in (("subset", section.dataset_config_name), ("revision", section.dataset_revision)):
-        if value is not None:
-            raise HftuneError(
-                f"data.{option} is {quote(value)}, but {quote(section.dataset_name)} does not come from the Hub",
-                hint=f"leave data.{option} out",
-            )
+    refuse_settings(section, HUB_ONLY, "does not come from the Hub")
     return files, notes
 
 
@@ -281,3 +289,11 @@ def _subset(train: Rows, size: int, seed: int, classes: int, notes: list[str]) -
     if size < classes:
         notes.append(f"{size} training rows can't show all {classes} labels")
     return chosen
+
+
+def _first_of_many(rows: Rows, size: int, seed: int, split: str, notes: list[str]) -> Rows:
+    """The rows that are scored of a split: stratified where it has labels; all where it has no more."""
+    if size >= len(rows):
+        return rows
+    notes.append(f"{split} is {size:,} of {len(rows):,} rows, stratified, seed {seed}")
+    return rows.take(subset(rows.labels or [""] * len(rows), size, seed))

@@ -141,19 +141,19 @@ def find_unlabeled(names: Sequence[str], section: LabeledData) -> tuple[str | No
             then text and text_pair; then the names that people use.
     """
     table = Table("", {name: [] for name in names})
-    columns = section.model_dump(include={"text_column", "pair_column", "label_column"})
+    columns = section.model_dump(include={"text_column_name", "text_pair_column_name", "label_column_name"})
     here = {key: name for key, name in columns.items() if name in (*names, NO_PAIR)}
-    if "text" in names and "text_column" not in here and here.get("pair_column", NO_PAIR) == NO_PAIR:
-        here["text_column"] = "text"
-        here.setdefault("pair_column", "text_pair" if "text_pair" in names else NO_PAIR)
-    label = here.get("label_column") or _first_of(table, LABELS, without=frozenset(here.values()))
+    if "text" in names and "text_column_name" not in here and here.get("text_pair_column_name", NO_PAIR) == NO_PAIR:
+        here["text_column_name"] = "text"
+        here.setdefault("text_pair_column_name", "text_pair" if "text_pair" in names else NO_PAIR)
+    label = here.get("label_column_name") or _first_of(table, LABELS, without=frozenset(here.values()))
     return _find_texts(table, LabeledData(**here), label)
 
 
 def find_label(table: Table, named: str | None) -> str | None:
     """The label column, or None where no name fits."""
     if named is not None:
-        return required(table, named, "label_column")
+        return required(table, named, "label_column_name")
     return _first_of(table, LABELS)
 
 
@@ -174,7 +174,9 @@ def _first_of(table: Table, names: tuple[str, ...], *, without: frozenset[str] =
 
 def _find_texts(table: Table, section: LabeledData, label: str | None) -> tuple[str | None, str | None]:
     """The text column, or None where no name fits, and for pairs the second."""
-    text = required(table, section.text_column_name, "text_column") if section.text_column_name is not None else None
+    text = (
+        required(table, section.text_column_name, "text_column_name") if section.text_column_name is not None else None
+    )
     if section.text_pair_column_name is None:
         for first, second in _pairs_in(table, label):
             if text in (None, first):
@@ -183,7 +185,7 @@ def _find_texts(table: Table, section: LabeledData, label: str | None) -> tuple[
     elif section.text_pair_column_name == NO_PAIR:
         pair = None
     else:
-        pair = required(table, section.text_pair_column_name, "pair_column")
+        pair = required(table, section.text_pair_column_name, "text_pair_column_name")
         if text is None:
             text = next((first for first, second in _pairs_in(table, label) if second == pair), None)
     if text is None:

@@ -17,7 +17,17 @@ from hftune.assets import embedded_data_dir
 from hftune.config.data import CorpusData
 from hftune.data.compressed import ending_of
 from hftune.data.documents import PLAIN, TABLES, Documents, from_table, read_documents
-from hftune.data.locate import Files, as_path, files_of, folder_files, is_hub_id, refuse_missing
+from hftune.data.locate import (
+    FILES_ONLY,
+    HUB_ONLY,
+    Files,
+    as_path,
+    files_of,
+    folder_files,
+    is_hub_id,
+    refuse_missing,
+    refuse_settings,
+)
 from hftune.data.subsets import held_out
 from hftune.data.wording import count, quote
 from hftune.errors import HftuneError
@@ -166,13 +176,9 @@ def corpus_files(section: CorpusData) -> CorpusFiles | None:
     if embedded is None and path is None:
         if not is_hub_id(section.dataset_name) or ending_of(Path(section.dataset_name)) in PLAIN[:-1]:
             raise refuse_missing(section.dataset_name, list(CORPORA))
+        refuse_settings(section, FILES_ONLY, "comes from the Hub")
         return None
-    for option, value in (("subset", section.dataset_config_name), ("revision", section.dataset_revision)):
-        if value is not None:
-            raise HftuneError(
-                f"data.{option} is {quote(value)}, but {quote(section.dataset_name)} does not come from the Hub",
-                hint=f"leave data.{option} out",
-            )
+    refuse_settings(section, HUB_ONLY, "does not come from the Hub")
     notes: tuple[str, ...] = ()
     if embedded is not None and path is not None:
         notes = (

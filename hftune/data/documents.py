@@ -125,7 +125,7 @@ def cell_text(value: object, where: str, place: str, column: str) -> str | None:
 def text_column(table: Table, named: str | None) -> str:
     """The column that holds the text: the one that is named, one with a name that people use, or the only one."""
     if named is not None:
-        return required(table, named, "text_column")
+        return required(table, named, "text_column_name")
     by_lower = {name.lower(): name for name in table.columns}
     found = next((by_lower[name] for name in TEXTS if name in by_lower), None)
     if found is None and len(table.columns) == 1:

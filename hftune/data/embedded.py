@@ -46,9 +46,9 @@ class Embedded:
         """The section with the columns named that it leaves open."""
         return section.model_copy(
             update={
-                "text_column": section.text_column_name or self.text_column,
-                "label_column": section.label_column_name or self.label_column,
-                "pair_column": section.text_pair_column_name or self.pair_column or NO_PAIR,
+                "text_column_name": section.text_column_name or self.text_column,
+                "label_column_name": section.label_column_name or self.label_column,
+                "text_pair_column_name": section.text_pair_column_name or self.pair_column or NO_PAIR,
             }
         )
 

@@ -7,10 +7,11 @@ a path that climbs out and a link that leads out are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hftune.config.data import SplitData
 from hftune.config.model import HUB_ID
 from hftune.data.compressed import GZIP, ending_of, stem_of
 from hftune.data.sources import FORMATS
@@ -27,6 +28,18 @@ UNLABELED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
 SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
 Files = dict[str, list[Path]]
 """The files of each split; several where a split lies in shards."""
+
+
+HUB_ONLY = (
+    "dataset_config_name",
+    "dataset_revision",
+    "train_split_name",
+    "validation_split_name",
+    "test_split_name",
+)
+"""Settings of the data that mean something for a dataset of the Hub only."""
+FILES_ONLY = ("train_file", "validation_file", "test_file")
+"""Settings that mean something for files only."""
 
 
 class SplitNames(Protocol):
@@ -67,6 +80,27 @@ def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
         f"there is no file or folder {quote(name)}",
         hint=near + f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(embedded)})",
     )
+
+
+def refuse_settings(section: SplitData, names: Sequence[str], reason: str) -> None:
+    """Refuse settings that would be ignored for this dataset.
+
+    Raises:
+        HftuneError: One of them is set.
+    """
+    for name in names:
+        value = getattr(section, name)
+        if value is not None:
+            split = name.partition("_")[0]
+            instead = {
+                "does not come from the Hub": f"data.{split}_file",
+                "comes from the Hub": f"data.{split}_split_name",
+            }
+            other = f"; set {instead[reason]}" if split in WORDS else ""
+            raise HftuneError(
+                f"data.{name} is {quote(value)}, but {quote(section.dataset_name)} {reason}",
+                hint=f"leave data.{name} out{other}",
+            )
 
 
 def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS) -> Files:

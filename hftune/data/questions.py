@@ -18,6 +18,7 @@ from hftune.config.data import QuestionData
 from hftune.data.decode import decode, read_bytes
 from hftune.data.locate import Files, as_path, files_of, folder_files, refuse_missing
 from hftune.data.sources import read_file
+from hftune.data.subsets import subset
 from hftune.data.table import Table
 from hftune.data.wording import count, listing, quote
 from hftune.errors import HftuneError
@@ -100,6 +101,10 @@ def load_questions(section: QuestionData) -> QuestionSplits:
         )
     if "validation" not in rows:
         notes.append(_make_dev(rows, section))
+    for split, size in (("train", section.max_train_samples), ("validation", section.max_eval_samples)):
+        if size is not None and size < len(rows[split]):
+            notes.append(f"{split} is {size:,} of {len(rows[split]):,} questions, seed {section.split_seed}")
+            rows[split] = rows[split].take(subset([""] * len(rows[split]), size, section.split_seed))
     test = rows.get("test")
     if test is not None and test.answers is None:
         notes.append("test has no answers: it gets predictions and no scores")

@@ -42,7 +42,7 @@ class Rows:
 def labeled_rows(table: Table, roles: Roles) -> Rows:
     """Rows of train or validation: every one has a text and a label."""
     _require_columns(table, roles)
-    required(table, roles.label, "label_column")
+    required(table, roles.label, "label_column_name")
     return _checked(table, roles, label_names(table, roles.label))
 
 
@@ -63,9 +63,9 @@ def maybe_labeled_rows(table: Table, roles: Roles) -> Rows:
 
 
 def _require_columns(table: Table, roles: Roles) -> None:
-    required(table, roles.text, "text_column")
+    required(table, roles.text, "text_column_name")
     if roles.pair is not None:
-        required(table, roles.pair, "pair_column")
+        required(table, roles.pair, "text_pair_column_name")
 
 
 def _checked(table: Table, roles: Roles, names: list[str | None] | None) -> Rows:

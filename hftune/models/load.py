@@ -108,6 +108,11 @@ def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Pr
                 source = base_to_start_from(location, section)
                 location = source.model_name_or_path
             config = load_auto_config(location, **whose_code(location, source))
+    if section.model_type not in (None, config.model_type):
+        raise HftuneError(
+            f"model.model_type is {section.model_type}, but {section.model_name_or_path} is a {config.model_type}",
+            hint=f"leave --model-type out, or write {config.model_type}",
+        )
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
     return config
