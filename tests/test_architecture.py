@@ -38,7 +38,7 @@ LAYERS: list[set[str]] = [
         "quiet",
         "opening",
     },
-    {"cli"},
+    {"cli", "api"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS = LAYERS[2]

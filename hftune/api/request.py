@@ -31,7 +31,7 @@ from hftune.suggest import did_you_mean
 
 RecipeLike: TypeAlias = str | Path | Mapping[str, Any] | Recipe
 """A shipped recipe's name, a path, a dict of sections, or a Recipe."""
-DATA_NAMES = ("data", "dataset_name", "corpus", "task_name", "data_dir")
+DATA_NAMES = ("data", "dataset_name", "corpus", "task_name", "data_dir", "train_file")
 """Settings that name data, which rows replace."""
 _FLAGS: tuple[tuple[str, str], ...] = (
     (r"--set '?(?:\w+\.)*(\w+)=([^\s,;)']+)'?", r"\1=\2"),
@@ -41,7 +41,8 @@ _FLAGS: tuple[tuple[str, str], ...] = (
     (r"(?<![\w-])--([a-z][a-z0-9-]*)", ""),
 )
 """Flags in a hint, and the keywords that a Python caller writes instead."""
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,7 @@ def _kind(recipe: RecipeLike | None, task: str | None) -> str:
     return recipe.task.kind if isinstance(recipe, Recipe) else _over(recipe, {}, None).task.kind
 
 
-def _with_data(
-    settings: Mapping[str, Any], data: Data | None, kind: str
-) -> tuple[dict[str, Any], InMemoryData | None]:
+def _with_data(settings: Mapping[str, Any], data: Data | None, kind: str) -> tuple[dict[str, Any], InMemoryData | None]:
     """The settings with the name of the data among them, or the rows."""
     given = {name: _as_name(value) for name, value in settings.items()}
     if data is None or isinstance(data, str | os.PathLike):

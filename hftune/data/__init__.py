@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 
     from hftune.config.data import CorpusData, JointData
 
-__all__ = ["DATASETS", "Embedded", "JointSplits", "Splits", "load", "load_joint", "load_split", "load_texts", "split_tables"]
+__all__ = [
+    "DATASETS",
+    "Embedded",
+    "JointSplits",
+    "Splits",
+    "load",
+    "load_joint",
+    "load_split",
+    "load_texts",
+    "split_tables",
+]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
@@ -118,7 +128,9 @@ def load_joint(section: JointData) -> JointSplits:
         HftuneError: either can't be found, read or trained on.
     """
     splits = load(section)
-    whole = splits if section.max_train_samples is None else load(section.model_copy(update={"labels": None}))
+    whole = (
+        splits if section.max_train_samples is None else load(section.model_copy(update={"max_train_samples": None}))
+    )
     return with_unlabeled(splits, whole, section, DATASETS)
 
 

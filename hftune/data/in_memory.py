@@ -163,8 +163,10 @@ def _split_name(name: object, data: Mapping[Any, Any]) -> str:
     split = next((split for split, words in WORDS.items() if str(name).lower() in words), None)
     if split is not None:
         return split
-    columns = (isinstance(values, list | tuple) and not isinstance(next(iter(values), None), Mapping) for values in
-               data.values())
+    columns = (
+        isinstance(values, list | tuple) and not isinstance(next(iter(values), None), Mapping)
+        for values in data.values()
+    )
     if all(columns):
         raise HftuneError(
             f"expected a dict of split name to rows; got one of column name to values: {listing(data)}",

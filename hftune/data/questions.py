@@ -192,7 +192,9 @@ def _cell(value: object, table: Table, row: int, column: str) -> str:
         what = "is empty" if value is None or isinstance(value, str) else f"is no text: {quote(value)}"
         raise HftuneError(f"{at}: the {column} {what}", hint="give every row a question and an answer, as text")
     if any(sign in text for sign in "\t\r\n"):
-        raise HftuneError(f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a blank")
+        raise HftuneError(
+            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a blank"
+        )
     return text
 
 
