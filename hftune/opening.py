@@ -6,12 +6,13 @@ Used by ``hftune.pipeline``.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hftune.child_process import Death, loader_worker_death
+from hftune.config.load import load_recipe
 from hftune.config.recipe import Recipe
 from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError, Interrupted, RunFailed
@@ -63,6 +64,7 @@ def opened(
         return
     recipe = recipe if rows is None else with_data(recipe, path / DATA)
     moved: Path | None = None
+    new_folders = [folder for folder in path.parents if not folder.exists()]
     if resume and is_run(path):
         recipe = refuse_other_recipe(RunDir.open(path, to_train=True), recipe)
     elif overwrite and is_run(path):
@@ -80,9 +82,18 @@ def opened(
             yield run, agreed(recipe)
     finally:
         RunDir(path).discard_if_not_begun()
+        if not path.exists():
+            _remove_empty(new_folders)
         if moved is not None:
             # Nothing took its place: the request was refused.
             point_to(moved, path) if is_run(path) else _move_back(moved, path)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that were made for a run that was refused, innermost first; one that is used stays."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _move_back(moved: Path, path: Path) -> None:
@@ -156,8 +167,9 @@ def refuse_other_recipe(run: RunDir, recipe: Recipe) -> Recipe:
     """
     begun = run.read_recipe()
     recipe = with_dtype_of(begun, recipe)
-    if _same_path(begun.data.dataset_name, recipe.data.dataset_name):
-        recipe = recipe.model_copy(update={"data": _renamed(recipe, begun)})
+    stated, name = load_recipe(run.recipe).data.dataset_name, recipe.data.dataset_name
+    if name == stated or _same_path(name, begun.data.dataset_name):  # stored rows, before or after the run was moved
+        recipe = with_data(recipe, begun.data.dataset_name)
     before, now = (one.model_dump(exclude=MAY_CHANGE) for one in (begun, recipe))
     changed = [
         f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
@@ -185,7 +197,3 @@ def _same_path(one: str, other: str) -> bool:
         return Path(one).exists() and Path(one).resolve() == Path(other).resolve()
     except (OSError, RuntimeError, ValueError):
         return False
-
-
-def _renamed(recipe: Recipe, begun: Recipe) -> Any:
-    return recipe.data.model_copy(update={"dataset_name": begun.data.dataset_name})

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from hftune.config.consent import refuse_unasked, typed_keys
 from hftune.config.document import dump
 from hftune.config.kinds import data_kind, default_kind, section_kinds
-from hftune.config.load import load_recipe
+from hftune.config.load import load_recipe, recipe_path
 from hftune.config.names import from_names
 from hftune.config.overrides import plain
 from hftune.config.problems import RecipeError
@@ -26,7 +26,7 @@ from hftune.config.recipe import Recipe
 from hftune.data.in_memory import PLACEHOLDER, Data, InMemoryData, from_python
 from hftune.errors import HftuneError
 from hftune.escapes import redacted
-from hftune.runs.directory import is_run
+from hftune.runs.directory import RECIPE, RunDir, is_run
 from hftune.suggest import did_you_mean
 
 RecipeLike: TypeAlias = str | Path | Mapping[str, Any] | Recipe
@@ -36,11 +36,14 @@ DATA_NAMES = ("data", "dataset_name", "corpus", "task_name", "data_dir", "train_
 _FLAGS: tuple[tuple[str, str], ...] = (
     (r"--set '?(?:\w+\.)*(\w+)=([^\s,;)']+)'?", r"\1=\2"),
     (r"--output(?:-dir)? ([^\s;,)]+)", r"output_dir='\1'"),
+    (r"--output(?:-dir)?\b", "output_dir"),
     (r"--(resume|overwrite|private|int8|onnx)\b", r"\1=True"),
+    (r"--trust-remote-code\b", "trust_remote_code=True"),
     (r"--(?:recipe|config) (\S+)", r"recipe='\1'"),
-    (r"(?<![\w-])--([a-z][a-z0-9-]*)", ""),
 )
 """Flags in a hint, and the keywords that a Python caller writes instead."""
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+"""Any other flag; the keyword has underscores."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -77,6 +80,8 @@ def resolve(
     Raises:
         HftuneError: A setting, the recipe or a row is wrong; nothing was written.
     """
+    if isinstance(recipe, os.PathLike):
+        recipe = Path(os.fspath(recipe))
     if recipe is None and resumed is not None and is_run(resumed):
         recipe = resumed
     kind = _kind(recipe, task)
@@ -128,8 +133,10 @@ def _as_name(value: Any) -> Any:
 
 def _over(recipe: RecipeLike | None, overrides: Mapping[str, Any], task: str | None) -> Recipe:
     """Settings laid over a recipe of any form."""
-    if recipe is None or isinstance(recipe, str | Path):
-        return load_recipe(recipe, overrides, task=task)
+    if recipe is None:
+        return load_recipe(None, overrides, task=task)
+    if isinstance(recipe, str | Path):
+        return load_recipe(recipe, {**_stored_rows(recipe), **overrides}, task=task)
     if isinstance(recipe, Recipe):
         sections: dict[str, Any] = recipe.model_dump()
         if not overrides and task in (None, recipe.task.kind):
@@ -152,6 +159,15 @@ def _over(recipe: RecipeLike | None, overrides: Mapping[str, Any], task: str | N
                 replace(one, source="" if one.source.startswith(str(path)) else one.source) for one in error.problems
             ]
             raise RecipeError("the recipe", problems) from error
+
+
+def _stored_rows(recipe: str | Path) -> dict[str, str]:
+    """Where the rows of a run are now, for the recipe of a run that was trained on rows and then moved."""
+    path = recipe_path(recipe)
+    if path.name != RECIPE:
+        return {}
+    stated, found = (one.data.dataset_name for one in (load_recipe(path), RunDir(path.parent).read_recipe()))
+    return {"data.dataset_name": found} if found != stated else {}
 
 
 def call_text(function: str, arguments: Mapping[str, Any]) -> str:
@@ -199,7 +215,7 @@ def in_python(hint: str) -> str:
     """A hint with ``--output runs/a --resume`` as ``output_dir='runs/a' resume=True``; commands stay commands."""
     parts = re.split(r"(`[^`]*`)", hint)
     for place in range(0, len(parts), 2):
-        for flag, keyword in _FLAGS[:-1]:
+        for flag, keyword in _FLAGS:
             parts[place] = re.sub(flag, keyword, parts[place])
-        parts[place] = re.sub(_FLAGS[-1][0], lambda match: match[1].replace("-", "_"), parts[place])
+        parts[place] = re.sub(_FLAG, lambda match: match[1].replace("-", "_"), parts[place])
     return "".join(parts)

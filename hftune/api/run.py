@@ -22,13 +22,13 @@ from hftune.config.consent import used_model
 from hftune.config.hub import HubSection
 from hftune.config.model import NO_TRUST, ModelSection
 from hftune.config.recipe import Recipe
-from hftune.data.in_memory import Data, from_python
+from hftune.data.in_memory import SINGLE, Data, from_python
 from hftune.errors import HftuneError
 from hftune.hub import push as publish
 from hftune.outcomes import Prediction, Request, Scores
 from hftune.runs.directory import RunDir, is_run
 from hftune.runs.facts import RunFacts
-from hftune.runs.group import seed_runs, write_group
+from hftune.runs.group import group_summary, seed_runs
 from hftune.runs.naming import safe
 from hftune.runs.report import write_report
 from hftune.runs.sections import SECTIONS
@@ -154,7 +154,8 @@ class Run:
             True
         """
         rows = inference.rows_of(texts, pairs)
-        return list(self._predictor(rows, batch_size))
+        with shown(False):
+            return list(self._predictor(rows, batch_size))
 
     @for_python
     def evaluate(
@@ -185,12 +186,11 @@ class Run:
             >>> found.split, sorted(found.scores)[:2]
             ('all', ['accuracy', 'aurc'])
         """
-        with shown(progress) as listener, _on_disk(data, self._kind) as named:
+        with shown(progress) as listener, _on_disk(data, split, self._kind) as named:
             request = Request(
-                self.source, self._settings, named.path, split, _column_settings(columns), metrics, batch_size
+                self.source, self._settings, named.path, named.split, _column_settings(columns), metrics, batch_size
             )
-            found = inference.evaluate(request, listener)
-        return replace(found, source=MEMORY) if named.in_memory else found
+            return named.of_rows(inference.evaluate(request, listener))
 
     @for_python
     def report(self, output: str | Path | None = None) -> Page:
@@ -272,8 +272,8 @@ class Run:
         name = safe(Path(self.source).resolve().name if Path(self.source).exists() else self.source)
         folder = Path(output_dir) if output_dir is not None else Path("exports") / f"{name}{'-int8' if int8 else ''}"
         split = split or ("validation" if data is None else None)
-        with shown(progress) as listener, _on_disk(data, self._kind) as named:
-            request = Request(self.source, self._settings, named.path, split)
+        with shown(progress) as listener, _on_disk(data, split, self._kind) as named:
+            request = Request(self.source, self._settings, named.path, named.split)
             return export(request, folder, int8=int8, listener=listener)
 
     @cached_property
@@ -325,7 +325,7 @@ class RunGroup:
     @property
     def metrics(self) -> dict[str, Any]:
         """Mean, standard deviation and values of every score over the seeds."""
-        return write_group(self.path)
+        return group_summary([run for run in seed_runs(self.path) if run.complete])
 
     def table(self) -> pd.DataFrame:
         """Mean ± std by split and score.
@@ -373,7 +373,8 @@ def load(
         raise HftuneError(f"{name} is a group of seeds", hint=f"open it with hftune.RunGroup({name!r})")
     run = Run(name, used_model(name, revision, trust_remote_code, trust_base_code))
     if run._dir is None:
-        _ = run._kind  # what is no model is reported here
+        with shown(False):
+            _ = run._kind  # what is no model is reported here
     return run
 
 
@@ -401,21 +402,33 @@ class _Named:
     """Data as a request names them."""
 
     path: str | None
-    in_memory: bool
+    split: str | None
+    split_of_rows: str | None = None
+    """The split, where the data are rows that lie in a file meanwhile."""
+
+    def of_rows(self, found: Scores) -> Scores:
+        """Scores under the names that the caller knows."""
+        return found if self.split_of_rows is None else replace(found, source=MEMORY, split=self.split_of_rows)
 
 
 @contextmanager
-def _on_disk(data: Data | None, kind: str) -> Iterator[_Named]:
-    """Data by name; rows lie in a folder for as long as they are read."""
+def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[_Named]:
+    """Data by name. Of rows, the split that is scored lies in a file for as long as it is read."""
     if data is None or isinstance(data, str | os.PathLike):
-        yield _Named(None if data is None else os.fspath(data), False)
+        yield _Named(None if data is None else os.fspath(data), split)
         return
     kinds = {"answer": "questions", "span": "corpus", "clm": "corpus", "mlm": "corpus"}
     rows = from_python(data, kinds.get(kind, "labeled"))
+    splits = list(rows.tables) if isinstance(data, Mapping) else [inference.ALL]
+    chosen = split or next((name for name in ("test", "validation") if name in splits), splits[0])
+    if chosen not in splits:
+        raise HftuneError(
+            f"the data has no {chosen} split; its splits are {', '.join(splits)}", hint="choose one of them"
+        )
+    table = rows.tables[chosen if isinstance(data, Mapping) else SINGLE]
     with tempfile.TemporaryDirectory() as folder:
-        rows.write(Path(folder))
-        single = not isinstance(data, Mapping)
-        yield _Named(str(Path(folder) / "train.parquet") if single else folder, True)
+        replace(rows, tables={SINGLE: table}).write(Path(folder))
+        yield _Named(str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen)
 
 
 def _column_settings(columns: Mapping[str, str]) -> dict[str, str]:

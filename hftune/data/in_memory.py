@@ -174,7 +174,7 @@ def _split_name(name: object, data: Mapping[Any, Any]) -> str:
         )
     raise HftuneError(
         f"the data has a split {name!r}; expected {', '.join(SPLITS)}",
-        hint=closest(str(name), SPLITS) + f"rename it, or leave it out: {{'train': data[{name!r}]}} names a split",
+        hint=closest(str(name), SPLITS) + "rename it to one of these, or leave it out",
     )
 
 

@@ -287,7 +287,7 @@ def in_use(path: Path) -> bool:
     )
 
 
-def with_data(recipe: Recipe, folder: Path) -> Recipe:
+def with_data(recipe: Recipe, folder: Path | str) -> Recipe:
     """The recipe with its data in this folder."""
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"dataset_name": str(folder)})})
 
