@@ -92,17 +92,7 @@ def train(
     _refuse_both(resume, overwrite)
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and (run := RunDir.open(path, to_train=True)).complete:
-        listener.note(f"{path} is complete already")
-        refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
-        if rows is not None:
-            rows.store(run.data, begun=True)
-        if is_main_process():
-            with run.locked():
-                remove_staged(path)
-                if not run.report.is_file():  # it was stopped between its scores and its pages
-                    write_pages(run)
-                hub.Publication(recipe, run, listener).finish()
-        return RunResult(run, run.read_metrics())
+        return _returned(run, recipe, rows, listener)
 
     with (
         opened(path, recipe, resume, overwrite=overwrite, rows=rows, listener=listener) as (run, recipe),
@@ -149,6 +139,21 @@ def train(
         keep(run, metrics, evaluation, listener)
         publication.finish()
         return RunResult(run, metrics)
+
+
+def _returned(run: RunDir, recipe: Recipe, rows: InMemoryData | None, listener: Listener) -> RunResult:
+    """A complete run that was asked for again: what is written last may be missing."""
+    listener.note(f"{run.path} is complete already")
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
+    if rows is not None:
+        rows.store(run.data, begun=True)
+    if is_main_process():
+        with run.locked():
+            remove_staged(run.path)
+            if not run.report.is_file():  # it was stopped between its scores and its pages
+                write_pages(run)
+            hub.Publication(recipe, run, listener).finish()
+    return RunResult(run, run.read_metrics())
 
 
 def begin(run: RunDir, recipe: Recipe, job: Job, command: str | None = None) -> None:

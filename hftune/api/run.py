@@ -48,7 +48,13 @@ MEMORY = "rows in memory"
 
 @dataclass(frozen=True)
 class Page(os.PathLike[str]):
-    """A page that was written; a notebook shows it, and it can be used as a path."""
+    """A page that was written; a notebook shows it, and it can be used as a path.
+
+    Examples:
+        >>> with open(run.report(), encoding="utf-8") as file:
+        ...     file.readline().strip()
+        '<!doctype html>'
+    """
 
     path: Path
 
@@ -184,7 +190,7 @@ class Run:
         Examples:
             >>> found = run.evaluate([{"text": "the food was great", "label": "good"}], progress=False)
             >>> found.split, sorted(found.scores)[:2]
-            ('all', ['accuracy', 'aurc'])
+            ('all', ['accuracy', 'ece'])
         """
         with shown(progress) as listener, _on_disk(data, split, self._kind) as named:
             request = Request(
@@ -239,6 +245,11 @@ class Run:
 
         Returns:
             The repository, its URL and the commit.
+
+        Examples:
+            >>> published = run.push("user/first", progress=False)
+            >>> published.repo, published.verified
+            ('user/first', True)
         """
         run = self._run("anything to publish that was verified")
         section = HubSection(hub_model_id=repo, hub_private_repo=private, hub_revision=revision, push_to_hub=True)
@@ -266,6 +277,11 @@ class Run:
 
         Returns:
             The folder, and scores, size and speed before and after.
+
+        Examples:
+            >>> made = run.export("exports/first", progress=False)
+            >>> made.labels_changed, (made.folder / "model.onnx").is_file()
+            (0, True)
         """
         from hftune.exporting import export
 

@@ -217,7 +217,12 @@ class Study:
         return Page(self.path / PAGE)
 
     def plot(self, name: str = "scores") -> Figure:
-        """One figure of the page, to show or to save."""
+        """One figure of the page, to show or to save.
+
+        Examples:
+            >>> type(study.plot()).__name__
+            'Figure'
+        """
         return self.comparison().plot(name)
 
 
