@@ -123,7 +123,7 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
         trainer.add_callback(SignalAt(stop, WARNING_SIGNAL))
     if lost == "rng":
         trainer._load_rng_state = lambda checkpoint: None
-    if lost == "optim":
+    if lost == "optimizer":
         trainer._load_optimizer_and_scheduler = lambda checkpoint: None
     try:
         fit(trainer, resume=resume)

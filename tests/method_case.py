@@ -114,10 +114,8 @@ class MethodCase:
             validation_lengths=[len(row["input_ids"]) for row in validation],
             compute_metrics=self.falling,
             loss=None,
-            select_by="score",
-            greater_is_better=True,
         )
-        inputs, _ = precompute(inputs, applied, device="cpu", batch_size=16, listener=Silent())
+        inputs, _ = precompute(inputs, applied, use_cpu=True, batch_size=16, listener=Silent())
         trainer = build(
             TrainSection(
                 **{
@@ -127,7 +125,7 @@ class MethodCase:
                     "per_device_train_batch_size": 8,
                     "eval_steps": EVERY,
                 }
-                | {"logging_steps": 1, "save_total_limit": 9, **self.settings}
+                | {"logging_steps": 1, "save_total_limit": 9, "metric_for_best_model": "score", **self.settings}
             ),
             inputs,
             model=applied.trained,

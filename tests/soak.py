@@ -322,7 +322,7 @@ class Soak:
 
     def _check(self, name: str, folder: Path, log: Path, before: list[int], codes: list[int | None]) -> None:
         """What must hold after every sitting, however it ended."""
-        tally, keep = self.tally, self.recipes[name].train.keep_checkpoints
+        tally, keep = self.tally, self.recipes[name].train.save_total_limit
         # A process whose companion was killed ends with an error of its own.
         if not (set(codes) <= {0, -9} or (-9 in codes and len(codes) > 1)):
             tally.faults.append(f"{name}: a sitting in {folder} ended with {codes}, see {log}")

@@ -222,7 +222,7 @@ def test_a_pretrained_model_is_not_trained_like_fresh_weights(
     plan = make_plan({**read_values(find_study("boolq-methods"))[0], "set": sets}, "the study")
     rates = {recipe.method.kind: recipe.train for recipe in (recipe_for(plan, one, 1) for one in grid(plan))}
     assert (rates["full"].learning_rate, rates["lora"].learning_rate) == (5e-5, 5e-4)
-    assert {train.epochs for train in rates.values()} == {3.0}
+    assert {train.num_train_epochs for train in rates.values()} == {3.0}
 
 
 def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def test_perplexity_is_that_of_transformers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["scratch:mingpt-tiny", "scratch:gpt2-tiny"])
-@pytest.mark.parametrize("section", [LoraMethod(rank=2), Ia3Method(), BitfitMethod()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("section", [LoraMethod(r=2), Ia3Method(), BitfitMethod()], ids=lambda one: one.kind)
 def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: Any, tmp_path: Path) -> None:
     tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
     base = ModelSection(model_name_or_path=name)

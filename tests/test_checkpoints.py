@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(
     trainer = case.trainer()
     real: Any = {
         "weights": (weights, "save"),
-        "optim": (HftuneTrainer, "_save_optimizer_and_scheduler"),
+        "optimizer": (HftuneTrainer, "_save_optimizer_and_scheduler"),
         "manifest": (Checkpoints, "commit"),
     }[where]
     original, calls = getattr(*real), []

@@ -79,7 +79,7 @@ def test_int8_is_smaller_and_what_it_costs_is_told(run: Path, data: Path, here: 
 def test_an_adapter_is_merged_and_a_prefix_refused(data: Path, tmp_path: Path, run: Path) -> None:
     tokenizer = Classifier.load(str(run)).tokenizer
     data.write_text("".join(json.dumps({"text": text, "label": "bad"}) + "\n" for text in TEXTS), encoding="utf-8")
-    for name, section in (("lora", LoraMethod()), ("prefix", PrefixMethod(virtual_tokens=2))):
+    for name, section in (("lora", LoraMethod()), ("prefix", PrefixMethod(num_virtual_tokens=2))):
         torch.manual_seed(1)
         adapted = methods.apply(model("bert"), section, ()).model
         for part, value in adapted.named_parameters():

@@ -57,7 +57,9 @@ def test_loss_and_gradients_are_those_of_the_whole_model(architecture: str, atte
     assert_same(whole, short)
 
 
-@pytest.mark.parametrize("section", [LoraMethod(), PrefixMethod(virtual_tokens=3), PromptMethod(virtual_tokens=3)])
+@pytest.mark.parametrize(
+    "section", [LoraMethod(), PrefixMethod(num_virtual_tokens=3), PromptMethod(num_virtual_tokens=3)]
+)
 def test_the_same_under_an_adapter(section: Any) -> None:
     made = []
     for short in (False, True):

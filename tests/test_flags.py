@@ -106,7 +106,11 @@ FLAGS: list[tuple[tuple[str, ...], str, Any]] = [
     (("--seed", "7"), "train.seed", 7),
     (("--adam_beta2", "0.98"), "train.adam_beta2", 0.98),
     (("--neftune_noise_alpha", "5"), "train.neftune_noise_alpha", 5),
-    (("--gradient_checkpointing_kwargs", '{"use_reentrant": false}'), "train.gradient_checkpointing_kwargs", None),
+    (
+        ("--gradient_checkpointing", "--gradient_checkpointing_kwargs", '{"use_reentrant": false}'),
+        "train.gradient_checkpointing_kwargs",
+        None,
+    ),
     (("--run_name", "12"), "train.run_name", "12"),
 ]
 
@@ -145,9 +149,9 @@ def test_every_declared_setting_has_a_name_of_its_own_or_is_shadowed_by_a_nearer
         (("--learning_rate",), ("--learning-rate", "expects a value")),
         (("--learning_rate", "high"), ("train.learning_rate", "'high'")),
         (("--bf16", "--fp16"), ("bf16 and fp16",)),
-        (("--lr_scheduler_type", "constant"), ("skips the warmup", "constant_with_warmup")),
+        (("--lr_scheduler_type", "constant", "--warmup_steps", "5"), ("skips the warmup", "constant_with_warmup")),
         (("--eval_strategy", "epoch", "--eval_steps", "3"), ("eval_steps does nothing",)),
-        (("--eval_steps", "3", "--save_steps", "4"), ("eval_steps is 3 and save_steps is 4",)),
+        (("--eval_steps", "3", "--save_steps", "4"), ("save_steps is 4 and eval_steps is 3",)),
         (("--lora_r", "4"), ("method.r", "kind lora")),
         (("--task_name", "stsb"), ("regression",)),
         (("--task_name", "sst3"), ("'sst2'",)),

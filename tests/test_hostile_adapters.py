@@ -28,10 +28,10 @@ from hftune.models.load import load_sequence_classifier, load_tokenizer
 
 Hftune = Callable[..., tuple[int, str, str]]
 METHODS = {
-    "lora": LoraMethod(rank=4),
-    "prefix": PrefixMethod(virtual_tokens=2),
-    "prompt": PromptMethod(virtual_tokens=2),
-    "ptuning": PTuningMethod(virtual_tokens=2),
+    "lora": LoraMethod(r=4),
+    "prefix": PrefixMethod(num_virtual_tokens=2),
+    "prompt": PromptMethod(num_virtual_tokens=2),
+    "ptuning": PTuningMethod(num_virtual_tokens=2),
 }
 
 

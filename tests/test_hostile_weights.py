@@ -261,7 +261,7 @@ def test_no_command_goes_on_with_random_weights(here: Path, hftune: Hftune) -> N
 def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An adapter whose base has no head, so that the adapter must bring it."""
     torch.manual_seed(0)
-    section = LoraMethod(rank=4) if request.param == "lora" else PrefixMethod(virtual_tokens=2)
+    section = LoraMethod(r=4) if request.param == "lora" else PrefixMethod(num_virtual_tokens=2)
     adapted = methods.apply(tiny_model("bert"), section, ("classifier",)).model
     labels = tuple(adapted.config.id2label.values())
     made = tmp_path / "adapter"

@@ -22,8 +22,8 @@ COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items"
 def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **changes: Any) -> PairedBatches:
     settings = {
         "rows": 41,
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 2,
+        "batch_size": 8,
+        "accumulation": 2,
         "seed": 1,
         "lengths": None,
         **changes,

@@ -164,7 +164,7 @@ def test_the_child_refuses_what_it_does_not_know() -> None:
 @pytest.mark.parametrize(("name", "bf16"), [("crash", False), ("hang", False), ("slow", False), ("fast", True)])
 def test_muon_takes_the_fastest_precision_that_works(name: str, bf16: bool, fake: Callable[[str], Path]) -> None:
     fake(name)
-    section = TrainSection(optimizer="muon", learning_rate=1e-3, epochs=1)
+    section = TrainSection(optim="muon", learning_rate=1e-3, num_train_epochs=1)
     found = _optimizer(section, tiny_bert(), "cpu", decay_embeddings=True)
     assert found is not None and found[1]["bf16"] is bf16
 

@@ -25,9 +25,9 @@ SMALL: dict[str, dict[str, Any]] = {kind: {"virtual_tokens": 3} for kind in ("pr
 SMALL["lora"] = {"rank": 2}
 SECTIONS = {kind: section_kinds("method")[kind](**SMALL.get(kind, {})) for kind in METHODS}
 VARIANTS = {
-    "prefix-projected": PrefixMethod(virtual_tokens=3, projection=True, projection_size=8),
+    "prefix-projected": PrefixMethod(num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=8),
     "head-uncached": HeadMethod(cache_features=False),
-    "lora-merged": LoraMethod(rank=2, merge=True),
+    "lora-merged": LoraMethod(r=2, merge=True),
 }
 CASES = [(name, kind) for kind in ("bert", "roberta") for name in (*SECTIONS, *VARIANTS)]
 

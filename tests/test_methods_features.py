@@ -39,13 +39,11 @@ def inputs(seed: int = 1) -> TrainingInputs:
         validation_lengths=[len(row["input_ids"]) for row in validation],
         compute_metrics=accuracy,
         loss=None,
-        select_by="accuracy",
-        greater_is_better=True,
     )
 
 
 def run(applied: Applied, given: TrainingInputs) -> TrainingInputs:
-    return precompute(given, applied, device="cpu", batch_size=4, listener=Silent())[0]
+    return precompute(given, applied, use_cpu=True, batch_size=4, listener=Silent())[0]
 
 
 def without_encoder(applied: Applied) -> Applied:

@@ -134,7 +134,7 @@ def test_settings_that_exclude_each_other() -> None:
         methods.check(section("prefix"), config("bert"), gradient_checkpointing=True)
     methods.check(section("lora"), config("bert"), gradient_checkpointing=True)
     with pytest.raises(HftuneError, match=r"'ffn', which is not among method\.targets"):
-        methods.check(Ia3Method(targets=("key",), feedforward=("ffn",)), config("bert"))
+        methods.check(Ia3Method(target_modules=("key",), feedforward_modules=("ffn",)), config("bert"))
 
 
 @pytest.mark.parametrize("method", [kind for kind in METHODS if kind not in ("full", "prefix")])
@@ -215,12 +215,12 @@ def test_formula_and_count_agree(method: str, kind: str, labels: int) -> None:
     [
         ("bert", section("full"), 109_483_778, None),
         ("bert", section("head"), 1_538, "2d+2"),
-        ("bert", PrefixMethod(virtual_tokens=20), 370_178, "2·L·n·d + 2d+2"),
-        ("bert", PromptMethod(virtual_tokens=128), 130 * 768 + 2, "130d+2"),
-        ("bert", LoraMethod(rank=8), 296_450, "4·L·r·d + 2d+2"),
+        ("bert", PrefixMethod(num_virtual_tokens=20), 370_178, "2·L·n·d + 2d+2"),
+        ("bert", PromptMethod(num_virtual_tokens=128), 130 * 768 + 2, "130d+2"),
+        ("bert", LoraMethod(r=8), 296_450, "4·L·r·d + 2d+2"),
         ("roberta", section("full"), 124_647_170, None),
         ("roberta", section("head"), 592_130, "d²+d+2d+2"),
-        ("roberta", PrefixMethod(virtual_tokens=20), 960_770, "2·L·n·d + d²+d+2d+2"),
+        ("roberta", PrefixMethod(num_virtual_tokens=20), 960_770, "2·L·n·d + d²+d+2d+2"),
     ],
 )
 def test_published_counts(kind: str, made: Any, trainable: int, formula: str | None) -> None:
@@ -235,7 +235,7 @@ def test_published_counts(kind: str, made: Any, trainable: int, formula: str | N
 
 
 def test_a_formula_that_does_not_fit_is_not_told() -> None:
-    lora = methods.apply(model("bert"), LoraMethod(targets=("query", "key", "value")), ())
+    lora = methods.apply(model("bert"), LoraMethod(target_modules=("query", "key", "value")), ())
     assert lora.parameters.formula is None
     assert evaluate("d²+d+2d+2", {"d": 10}) == 132
     assert evaluate("2·L·n·d + 2d+2", {"L": 3, "n": 5, "d": 10}) == 322

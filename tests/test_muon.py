@@ -246,7 +246,7 @@ def test_nested_and_shared_layers_are_taken_once() -> None:
     ids=["heads one by one", "deberta", "no blocks"],
 )
 def test_what_cannot_be_told_apart_is_refused(make: Callable[[], nn.Module], said: str) -> None:
-    with pytest.raises(HftuneError, match=r"train\.optimizer is muon") as refused:
+    with pytest.raises(HftuneError, match=r"train\.optim is muon") as refused:
         muon_for(make(), lr=0.1, weight_decay=0.0)
     assert said in refused.value.message
     assert "adamw" in (refused.value.hint or "")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.numeric
 SETTINGS = {
     "optim": "muon",
     "lr_scheduler_type": "warmup_stable_decay",
-    "decay": 0.5,
+    "lr_scheduler_kwargs": {"num_decay_steps": 0.5},
     "warmup_steps": 0.1,
     "num_train_epochs": 2,
     "logging_steps": 1,
@@ -56,12 +56,17 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
     assert load_recipe(None, fresh).train.learning_rate == 4e-3
     assert load_recipe(None, {**fresh, "train.learning_rate": 1e-3}).train.learning_rate == 1e-3
     for idle, said in (
-        ({"train.momentum": 0.9}, "momentum is Muon's"),
-        ({"train.decay": 0.5}, "decay is for the schedule hold"),
-        ({"train.optim": "muon", "method.kind": "lora"}, "lora moves no whole matrix"),
+        ({"train.optim_args": "momentum=0.9"}, "adamw_torch_fused ignores optim_args momentum"),
+        ({"train.optim": "muon", "train.optim_args": "beta=0.9"}, "muon ignores optim_args beta; it takes momentum"),
+        ({"train.optim": "muon", "method.kind": "lora"}, "lora trains no whole matrix"),
     ):
         with pytest.raises(HftuneError, match=said):
             load_recipe(None, {"model.model_name_or_path": "scratch:bert-tiny", **idle})
+
+
+def test_a_decay_is_for_the_scheduler_that_has_one(tmp_path: Path) -> None:
+    with pytest.raises(HftuneError, match="linear refuses train.lr_scheduler_kwargs.*num_decay_steps"):
+        Case(tmp_path, {"lr_scheduler_kwargs": {"num_decay_steps": 0.5}}).trainer()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,12 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
     ids=["a share", "a number", "longer than there is"],
 )
 def test_how_long_hold_lets_the_rate_fall(tmp_path: Path, decay: float, rates: list[float]) -> None:
-    trainer = Case(tmp_path, {"lr_scheduler_type": "warmup_stable_decay", "decay": decay, "warmup_steps": 2}).trainer()
+    settings = {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": decay},
+        "warmup_steps": 2,
+    }
+    trainer = Case(tmp_path, settings).trainer()
     trainer.create_optimizer()
     schedule = trainer.create_scheduler(8)
     found = []

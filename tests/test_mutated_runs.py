@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def look(run: RunDir) -> None:
     """Everything that commands read of a run, but for drawing figures."""
-    run.read_environment(), run.read_history(), whats_there(run, HubSection(push_to="a/b"))
+    run.read_environment(), run.read_history(), whats_there(run, HubSection(hub_model_id="a/b"))
     assert isinstance(run.complete, bool)
     RunFacts.read(run)
     with fitting(run.path):

@@ -106,7 +106,7 @@ def test_fresh_weights_are_trained_as_such(monkeypatch: pytest.MonkeyPatch, mode
     monkeypatch.setattr("hftune.dryrun.dry_run", dry_run)
     CliRunner().invoke(cli.app, ["finetune", *model, "--dry-run"], prog_name="hftune")
     assert asked == [load_recipe(like, {"model.model_name_or_path": model[-1] if model else None})]
-    assert asked[0].train.epochs == (40 if asked[0].model.from_scratch else 10)
+    assert asked[0].train.num_train_epochs == (40 if asked[0].model.from_scratch else 10)
 
 
 def test_a_single_file_gives_its_own_dev(tmp_path: Path) -> None:

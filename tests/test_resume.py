@@ -84,7 +84,7 @@ def test_a_stop_on_request_loses_nothing(whole: Any, tmp_path: Path, name: str, 
     assert_equal_runs(whole, name, case, again, fitted)
 
 
-@pytest.mark.parametrize(("name", "step"), [("plain", 13), ("plain", 2), ("eval steps", 11), ("accumulation", 6)])
+@pytest.mark.parametrize(("name", "step"), [("plain", 13), ("plain", 2), ("eval steps", 11), ("gradient_accumulation_steps", 6)])
 def test_a_crash_goes_back_to_the_last_checkpoint(whole: Any, tmp_path: Path, name: str, step: int) -> None:
     case = Case(tmp_path, SETTINGS[name])
     trainer = case.trainer()
@@ -190,8 +190,8 @@ def test_seconds_go_on_counting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"per_device_train_batch_size": 4}, "batch_size: 8 → 4"),
-        ({"gradient_accumulation_steps": 2}, "accumulation: 1 → 2"),
+        ({"per_device_train_batch_size": 4}, "per_device_train_batch_size: 8 → 4"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps: 1 → 2"),
         ({"seed": 5}, "seed: 1 → 5"),
     ],
 )

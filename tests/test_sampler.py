@@ -23,8 +23,8 @@ LENGTHS = np.random.default_rng(0).integers(3, 200, 1003)
 def batches(**changes: Any) -> RankBatches:
     plain: dict[str, Any] = {
         "rows": 1003,
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 1,
+        "batch_size": 8,
+        "accumulation": 1,
         "world_size": 1,
         "rank": 0,
         "seed": 1,
@@ -162,8 +162,8 @@ def budget(**changes: Any) -> BudgetBatches:
     plain: dict[str, Any] = {
         "tokens": 600,
         "rows": 1003,
-        "per_device_train_batch_size": 64,
-        "gradient_accumulation_steps": 1,
+        "batch_size": 64,
+        "accumulation": 1,
         "world_size": 1,
         "rank": 0,
         "seed": 1,
@@ -222,11 +222,11 @@ def test_rows_seen_under_a_budget_are_those_of_the_updates_made() -> None:
 
 
 def test_a_row_longer_than_the_budget_is_refused() -> None:
-    with pytest.raises(HftuneError, match="tokens_per_batch is 100, but a training row has 199") as caught:
+    with pytest.raises(HftuneError, match="max_tokens_per_batch is 100, but a training row has 199") as caught:
         budget(tokens=100)
-    assert "max_length" in caught.value.hint
+    assert "max_seq_length" in caught.value.hint
 
 
 def test_a_budget_does_not_go_with_a_batch_that_is_found() -> None:
-    with pytest.raises(ValueError, match="choose one"):
-        TrainSection(tokens_per_batch=600, auto_batch=True)
+    with pytest.raises(ValueError, match="set one of them"):
+        TrainSection(max_tokens_per_batch=600, auto_find_batch_size=True)

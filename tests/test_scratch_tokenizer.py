@@ -28,7 +28,14 @@ def test_the_same_texts_give_the_same_ids(name: str, vocab_size: int) -> None:
 
 
 def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
-    section = ModelSection(model_name_or_path="scratch:mingpt", attention="rope", layers=2, heads=2, width=32, block=64)
+    section = ModelSection(
+        model_name_or_path="scratch:mingpt",
+        attention="rope",
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        hidden_size=32,
+        block_size=64,
+    )
     tokenizer = preset(section).train_tokenizer(["Zoë was born in Åbo ."], section.vocab_size)
     config = preset(section).build_config(tokenizer)
     assert (config.attention, config.num_hidden_layers, config.num_attention_heads) == ("rope", 2, 2)
@@ -43,7 +50,7 @@ def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
 
 def test_shapes_and_heads_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="layers, block can be set for scratch:mingpt only"):
-        ModelSection(model_name_or_path="scratch:bert-tiny", layers=2, block=64)
+        ModelSection(model_name_or_path="scratch:bert-tiny", num_hidden_layers=2, block_size=64)
     with pytest.raises(HftuneError, match=r"its vocabulary are the characters of the text; model\.vocabulary=pieces"):
         load_recipe(None, {"model.model_name_or_path": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
     with pytest.raises(HftuneError, match="needs an encoder") as caught:

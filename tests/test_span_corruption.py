@@ -99,11 +99,11 @@ def test_pure_in_seed_epoch_and_document() -> None:
 def test_settings_that_do_not_fit_the_block() -> None:
     assert Corruption.of(SpanTask(), 128) == ONE
     with pytest.raises(HftuneError, match="126 tokens and 3 marks do not fit into the block of 128") as caught:
-        Corruption.of(SpanTask(longest_share=0.99), 128)
+        Corruption.of(SpanTask(max_prefix_ratio=0.99), 128)
     share = float(caught.value.hint.partition("longest_share to ")[2].partition(",")[0])
-    assert Corruption.of(SpanTask(longest_share=share), 128).longest == 124
+    assert Corruption.of(SpanTask(max_prefix_ratio=share), 128).longest == 124
     with pytest.raises(HftuneError, match="48 tokens at least and 28 at most"):
-        Corruption.of(SpanTask(shortest=48), 32)
+        Corruption.of(SpanTask(min_document_length=48), 32)
 
 
 def test_batches_hold_every_character_and_predict_all_but_the_first() -> None:

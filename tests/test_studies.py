@@ -98,7 +98,7 @@ def test_the_grid_is_every_combination_named_after_what_differs() -> None:
 def test_null_is_a_value_and_not_the_lack_of_one(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("train: {early_stopping_patience: 3}\n")
     plan = Plan(recipe=str(tmp_path / "base.yaml"), grid={"train.early_stopping_patience": [None, 2]})
-    assert [recipe_for(plan, setting, 1).train.patience for setting in grid(plan)] == [None, 2]
+    assert [recipe_for(plan, setting, 1).train.early_stopping_patience for setting in grid(plan)] == [None, 2]
 
 
 def test_named_settings_and_single_kinds_have_plain_names() -> None:

@@ -72,7 +72,12 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
     joint = recipe_for(made, by_name["labels=50 joint"], 2, tmp_path)
     assert (joint.task.kind, joint.data.kind, joint.data.max_length) == ("joint", "joint", 64), "what both have is kept"
     first = stage_recipe(made, "mlm", 2)
-    assert (first.task.kind, first.train.max_steps, first.train.batch_size, first.train.seed) == ("mlm", 5, 4, 2)
+    assert (first.task.kind, first.train.max_steps, first.train.per_device_train_batch_size, first.train.seed) == (
+        "mlm",
+        5,
+        4,
+        2,
+    )
     file = tmp_path / "study.yaml"
     file.write_text(plan_yaml(made), encoding="utf-8")
     assert read_plan(file) == made

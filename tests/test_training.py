@@ -266,14 +266,15 @@ def test_the_best_weights_come_back(tmp_path: Path, scores: tuple[float, ...]) -
 
 def test_lower_can_be_better(tmp_path: Path) -> None:
     told = iter((0.4, 0.1, 0.3))
-    inputs = {"compute_metrics": lambda o: {"error": next(told)}, "select_by": "error", "greater_is_better": False}
-    fitted = fit(Case(tmp_path, {}, inputs=inputs).trainer())
+    inputs = {"compute_metrics": lambda o: {"error": next(told)}}
+    settings = {"metric_for_best_model": "error", "greater_is_better": False}
+    fitted = fit(Case(tmp_path, settings, inputs=inputs).trainer())
     assert fitted.selection() == {"metric": "error", "step": 16, "score": 0.1}
 
 
 def test_an_unknown_score_to_select_by(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="'f1'") as refused:
-        fit(Case(tmp_path, {}, inputs={"select_by": "f1"}).trainer())
+        fit(Case(tmp_path, {"metric_for_best_model": "f1"}).trainer())
     assert "accuracy" in refused.value.hint
 
 

@@ -43,7 +43,7 @@ def writer(request: pytest.FixtureRequest) -> Writer:
         shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 48, "bos_token_id": 0, "eos_token_id": 0}
         model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), initializer_range=0.4, **shape))
     else:
-        section = ModelSection(model_name_or_path="scratch:mingpt-tiny", attention="rope", block=48)
+        section = ModelSection(model_name_or_path="scratch:mingpt-tiny", attention="rope", block_size=48)
         model = load_causal_lm(section, tokenizer).model
         with torch.no_grad():
             for value in model.parameters():
@@ -222,7 +222,7 @@ def test_what_a_tokenizer_puts_around_a_text() -> None:
 
 def test_characters_that_the_model_does_not_know_are_said() -> None:
     tokenizer = build_char_tokenizer(["abc "], block_size=16)
-    model = load_causal_lm(ModelSection(model_name_or_path="scratch:mingpt-tiny", block=16), tokenizer).model
+    model = load_causal_lm(ModelSection(model_name_or_path="scratch:mingpt-tiny", block_size=16), tokenizer).model
     with pytest.raises(HftuneError, match="does not know"):
         Writer(model, tokenizer).write(["a☃"], Sampling())
 

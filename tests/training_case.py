@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "logging_steps": 2,
     "save_total_limit": 99,
+    "metric_for_best_model": "accuracy",
 }
 
 
@@ -104,8 +105,6 @@ class Case:
             "validation_lengths": [len(row["input_ids"]) for row in validation],
             "compute_metrics": accuracy,
             "loss": None,
-            "select_by": "accuracy",
-            "greater_is_better": True,
         }
         return build(
             TrainSection(**{**DEFAULTS, **self.settings}),

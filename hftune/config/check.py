@@ -208,11 +208,17 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
     if near := closest(word, by_leaf, cutoff=0.7):
         return f"Did you mean {by_leaf[near]}?"
-    if word in spellings(None):
-        return f"Did you mean {spellings(None)[word]}?"
+    names = spellings(None)
+    if word in names:
+        return f"Did you mean {names[word]}?"
     same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
     if near := closest(word, same, cutoff=0.75):
         return f"Did you mean {same[near]}?"
+    if near := closest(word, names, cutoff=0.8):
+        return f"Did you mean {names[near]}?"
+    inside = {path for name, path in names.items() if len(word) >= 4 and word in name}
+    if len(inside) == 1:
+        return f"Did you mean {inside.pop()}?"
     elsewhere = {setting.rpartition(".")[2]: setting for setting in reversed(everywhere)}
     if near := closest(word, elsewhere, cutoff=0.75) or closest(word, by_leaf):
         return f"Did you mean {by_leaf.get(near) or elsewhere[near]}?"

@@ -80,7 +80,8 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
             if (converted := removed.convert(value)) is not None:
                 put(f"train.{removed.field}", converted, name)
         elif name in REFUSED and not paths.get(name, "train.").startswith("hub."):
-            raise HftuneError(f"{shown(name)} can't be set", hint=REFUSED[name])
+            if REFUSED[name].used is None or value != REFUSED[name].used:
+                raise HftuneError(f"{shown(name)} can't be set: {REFUSED[name].reason}", hint="leave it out")
         elif name in paths:
             put(paths[name], value, name)
         elif name in spellings(None):
@@ -132,7 +133,7 @@ def value_types(name: str, task: str | None) -> tuple[Any, ...]:
         old = {"group_by_length", "evaluate_during_training"}
         return (bool,) if name in old else value_types(REMOVED[name].field, task)
     if name in REFUSED and name not in spellings(None):
-        return (str,)
+        return (bool,) if isinstance(REFUSED[name].used, bool) else (str,)
     if name not in spellings(task):
         task = None  # of another task: reported by from_names
     section, _, field = spellings(task)[name].partition(".")

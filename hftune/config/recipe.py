@@ -38,6 +38,10 @@ def _data_for(made: dict[str, Any]) -> Any:
     return by_kind[task.data_kind]()
 
 
+WITHOUT_INPUT_GRADIENT = ("head", "prefix", "prompt", "ptuning")
+"""Methods that do not train through the word embeddings of the text."""
+
+
 class Recipe(Section):
     """Everything that decides a run. The copy in the run directory gives the same run again."""
 
@@ -96,6 +100,8 @@ class Recipe(Section):
             raise ValueError("hub_strategy, hub_private_repo and hub_revision do nothing without hub.push_to_hub")
         if self.train.optim == MUON and self.method.kind != "full":
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
+        if "neftune_noise_alpha" in self.train.passed_on and self.method.kind in WITHOUT_INPUT_GRADIENT:
+            raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self

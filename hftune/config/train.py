@@ -22,6 +22,20 @@ DEFAULT_OPTIM = "adamw_torch_fused"
 MUON = "muon"
 CONSTANT = "constant"
 STABLE_DECAY = "warmup_stable_decay"
+WITHOUT_WARMUP = (CONSTANT, "reduce_lr_on_plateau", "greedy")
+"""Schedulers of transformers that never warm up."""
+OPTIM_ARGS: dict[str, tuple[str, ...]] = {
+    "adamw_torch": (),
+    DEFAULT_OPTIM: (),
+    "adafactor": (),
+    "sgd": ("momentum", "dampening", "nesterov"),
+    "adagrad": ("lr_decay", "eps"),
+    "rmsprop": ("momentum", "alpha", "eps", "centered"),
+    MUON: ("momentum",),
+}
+"""What an optimizer reads of optim_args; transformers ignores the rest. Those of other packages check their own."""
+ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
+WITHOUT_BETAS = ("adafactor", "sgd", "adagrad", "rmsprop")
 DECAY_RATIO = 0.6
 """How much of the run ``warmup_stable_decay`` spends on its decay by default."""
 
@@ -40,51 +54,86 @@ LOWER_IS_BETTER = frozenset(
 )
 """Scores of which less is better."""
 
+
+class Refused(NamedTuple):
+    """Why a field of TrainingArguments can't be set."""
+
+    reason: str
+    used: Any = None
+    """The value that hftune uses; stating it does no harm."""
+
+
+_LEAVE_OUT = "leave it out"
 _LAUNCHER = "the launcher shards the model: accelerate launch --config_file recipes/accelerate/{}.yaml -m hftune …"
-_PUBLISH = "publishing has a section of its own: set hub.{} (--{})"
 _COMMAND = "the command line decides what is done: use the flag --{}"
-REFUSED: dict[str, str] = {
-    "overwrite_output_dir": "replacing a run is not part of a recipe: use --overwrite, which moves the old one aside",
-    "save_safetensors": "removed from transformers, which always saves safetensors: leave it out",
-    "logging_dir": "removed from transformers: TensorBoard's files are in the run directory, so leave it out",
-    "output_dir": "the run directory is not part of a recipe: use --output-dir",
-    "resume_from_checkpoint": "resuming is not part of a recipe: use --resume with --output-dir",
-    "do_train": _COMMAND.format("do_train"),
-    "do_eval": _COMMAND.format("do_eval"),
-    "do_predict": _COMMAND.format("do_predict"),
-    "push_to_hub": _PUBLISH.format("push_to_hub", "push_to_hub"),
-    "hub_model_id": _PUBLISH.format("hub_model_id", "hub_model_id"),
-    "hub_strategy": _PUBLISH.format("hub_strategy", "hub_strategy"),
-    "hub_private_repo": _PUBLISH.format("hub_private_repo", "hub_private_repo"),
-    "hub_revision": _PUBLISH.format("hub_revision", "hub_revision"),
-    "hub_token": "a token would be stored in the recipe and in every checkpoint: use HF_TOKEN or `hf auth login`",
-    "hub_always_push": "uploads never overlap here, and each reports its result: leave it out",
-    "ignore_data_skip": "a resumed run must continue with the examples it has not seen yet: leave it out",
-    "restore_callback_states_from_checkpoint": "a resumed run always restores early stopping: leave it out",
-    "load_best_model_at_end": "the best checkpoint on validation is always restored: leave it out",
-    "save_only_model": "a checkpoint without its optimizer can't be resumed: leave it out",
-    "save_on_each_node": "one process writes the checkpoints, to a disk that all machines share: leave it out",
-    "enable_jit_checkpoint": "hftune saves a checkpoint on SIGTERM, SIGINT, SIGHUP and SIGUSR1 already: leave it out",
-    "logging_nan_inf_filter": "a loss that is not finite always stops the run: leave it out",
-    "dataloader_drop_last": "every training example counts: leave it out",
-    "bf16_full_eval": "saved models are scored in fp32, so that scores do not depend on the device: leave it out",
-    "fp16_full_eval": "saved models are scored in fp32, so that scores do not depend on the device: leave it out",
-    "batch_eval_metrics": "metrics are computed over the whole split: leave it out",
-    "prediction_loss_only": "metrics need predictions; set metric_for_best_model: loss to select by loss",
-    "eval_do_concat_batches": "metrics are computed over the whole split: leave it out",
-    "disable_tqdm": "the command line draws its own progress bar; redirect standard error to hide it",
-    "remove_unused_columns": "the task knows which columns its collator reads: leave it out",
-    "label_names": "the task knows which columns are labels: leave it out",
-    "length_column_name": "the length of every example is known: leave it out",
-    "local_rank": "the launcher sets it: use accelerate launch or torchrun",
-    "fsdp": _LAUNCHER.format("fsdp"),
-    "fsdp_config": _LAUNCHER.format("fsdp"),
-    "deepspeed": _LAUNCHER.format("deepspeed-zero2"),
-    "parallelism_config": "hftune trains with data parallelism, FSDP or DeepSpeed: choose one in the launch config",
-    "ddp_backend": "the device decides: nccl on GPUs, gloo on CPUs: leave it out",
-    "ddp_timeout": "a closed connection is noticed at once, and processes wait as long as scoring takes: leave it out",
+_GATHERED = "metrics are computed over the whole split, in the order of its rows"
+_FP32 = "the saved model is scored in fp32, so that scores do not depend on the device"
+_TRACKIO_SPACE = (
+    "what is published is decided in the hub section; a Space of trackio is public unless made private there"
+)
+REFUSED: dict[str, Refused] = {
+    # ---- flags of a command, and settings of another section ----
+    "output_dir": Refused("the run directory is not part of a recipe: use --output-dir"),
+    "overwrite_output_dir": Refused("not part of a recipe: use --overwrite, which moves the old run aside"),
+    "resume_from_checkpoint": Refused("resuming is not part of a recipe: use --resume with --output-dir"),
+    "do_train": Refused(_COMMAND.format("do_train")),
+    "do_eval": Refused(_COMMAND.format("do_eval")),
+    "do_predict": Refused(_COMMAND.format("do_predict")),
+    **{
+        name: Refused(f"publishing has a section of its own: set hub.{name}")
+        for name in ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision")
+    },
+    "hub_token": Refused("a token would be saved with every checkpoint: use HF_TOKEN or `hf auth login`"),
+    "hub_always_push": Refused("uploads never overlap here, and each reports its result", False),
+    # ---- what checkpoints and resuming rely on ----
+    "load_best_model_at_end": Refused("the best checkpoint on validation is always restored", True),
+    "ignore_data_skip": Refused("a resumed run must continue with the examples it has not seen yet", False),
+    "restore_callback_states_from_checkpoint": Refused("a resumed run always restores early stopping", True),
+    "save_only_model": Refused(
+        "a checkpoint without its optimizer can't be resumed; save_total_limit saves disk", False
+    ),
+    "save_on_each_node": Refused("one process writes the checkpoints, to a disk that all machines share", False),
+    "enable_jit_checkpoint": Refused("a checkpoint is saved on SIGTERM, SIGINT, SIGHUP and SIGUSR1 already", False),
+    "dataloader_persistent_workers": Refused("workers that live on would draw other numbers after a resume", False),
+    "dataloader_in_order": Refused("batches must come in order, or a resumed run would see others", True),
+    "dataloader_drop_last": Refused("every training example counts", False),
+    "accelerator_config": Refused("batches are distributed by hftune; use the batch sizes of this section"),
+    "average_tokens_across_devices": Refused("a token counts the same on any number of processes", True),
+    # ---- what scores rely on ----
+    "logging_nan_inf_filter": Refused("a loss that is not finite always stops the run", False),
+    "debug": Refused("a loss or gradient that is not finite stops the run and names its rows", ""),
+    "bf16_full_eval": Refused(_FP32, False),
+    "fp16_full_eval": Refused(_FP32, False),
+    "prediction_loss_only": Refused("metrics need predictions; metric_for_best_model: loss selects by loss", False),
+    "batch_eval_metrics": Refused(f"{_GATHERED}; eval_accumulation_steps saves memory", False),
+    "eval_do_concat_batches": Refused(_GATHERED, True),
+    "eval_use_gather_object": Refused("transformers loses examples of the evaluation that way", False),
+    "include_for_metrics": Refused("metrics read predictions and labels only"),
+    # ---- what the task or the launcher knows ----
+    "remove_unused_columns": Refused("the task knows which columns its collator reads"),
+    "label_names": Refused("the task knows which columns are labels"),
+    "length_column_name": Refused("the length of every example is known"),
+    "local_rank": Refused("the launcher sets it: use accelerate launch or torchrun", -1),
+    "fsdp": Refused(_LAUNCHER.format("fsdp")),
+    "fsdp_config": Refused(_LAUNCHER.format("fsdp")),
+    "deepspeed": Refused(_LAUNCHER.format("deepspeed-zero2")),
+    "parallelism_config": Refused("the launcher chooses between data parallelism, FSDP and DeepSpeed"),
+    "ddp_backend": Refused("the device decides: nccl on GPUs, gloo on CPUs"),
+    # ---- what would do nothing ----
+    "disable_tqdm": Refused("the command line draws its own progress bar; redirect standard error to hide it", True),
+    "log_level": Refused("the command line has its own log; --debug shows that of transformers", "passive"),
+    "log_level_replica": Refused("only the main process writes to the terminal", "warning"),
+    "log_on_each_node": Refused("only the main process writes to the terminal"),
+    "skip_memory_metrics": Refused("peak memory is always in metrics.json", True),
+    "use_liger_kernel": Refused("there are no Liger kernels for encoders and minGPT; torch_compile is faster", False),
+    "liger_kernel_config": Refused("there are no Liger kernels for encoders and minGPT; torch_compile is faster"),
+    "trackio_space_id": Refused(_TRACKIO_SPACE),
+    "trackio_bucket_id": Refused(_TRACKIO_SPACE),
+    "trackio_static_space_id": Refused(_TRACKIO_SPACE),
+    "save_safetensors": Refused("removed from transformers, which always saves safetensors", True),
+    "logging_dir": Refused("removed from transformers: TensorBoard's files are in the run directory"),
 }
-"""Fields of TrainingArguments, today's and removed ones, that can't be set in a recipe, each with its reason."""
+"""Fields of TrainingArguments, today's and removed ones, that hftune decides, each with its reason."""
 
 
 class Removed(NamedTuple):
@@ -163,10 +212,11 @@ class TrainSection(Section):
     eval_steps is set)."""
     eval_steps: Annotated[float | None, Flag(group=TRAINING)] = Field(default=None, gt=0.0)
     """Number of steps between two evaluations; a value below 1 is a ratio of all steps."""
-    save_strategy: Literal["epoch", "steps"] | None = None
-    """Same as eval_strategy, so that every evaluated model has its checkpoint."""
+    save_strategy: Literal["epoch", "steps", "best"] | None = None
+    """When to save a checkpoint: same as eval_strategy by default; best saves new best ones only."""
     save_steps: float | None = Field(default=None, gt=0.0)
-    """Same as eval_steps, so that every evaluated model has its checkpoint."""
+    """Number of steps between two checkpoints: eval_steps by default, or a multiple of it. A new best model is always
+    saved."""
     save_total_limit: int | None = Field(default=2, ge=1)
     """Number of checkpoints to keep, the best one always among them; null keeps all."""
     logging_steps: float = Field(default=10, gt=0.0)
@@ -211,7 +261,8 @@ class TrainSection(Section):
             if key in REMOVED:
                 yield key, "removed from transformers", f"Use {REMOVED[key].field}{REMOVED[key].note}."
             elif key in REFUSED:
-                yield key, f"can't be set in a recipe: {REFUSED[key]}", ""
+                if REFUSED[key].used is None or value != REFUSED[key].used:
+                    yield key, f"can't be set in a recipe: {REFUSED[key].reason}", ""
             elif key not in argument_fields():
                 near = closest(key, [*cls.model_fields, *argument_fields()], cutoff=0.7)
                 hint = f"Did you mean train.{near}?" if near else ""
@@ -226,6 +277,8 @@ class TrainSection(Section):
             problems = [f"{key}: {message}. {hint}".strip() for key, message, hint in cls.undeclared(given)]
             if problems:
                 raise ValueError("; ".join(problems))
+            # What is stated as hftune does it anyway is not a setting.
+            return {key: value for key, value in given.items() if key not in REFUSED}
         return given
 
     @field_validator("report_to", mode="before")
@@ -255,6 +308,13 @@ class TrainSection(Section):
             raise ValueError(f"expected one of {', '.join(known)}" + (f" (did you mean {near}?)" if near else ""))
         return value
 
+    @field_validator("optim_args")
+    @classmethod
+    def _key_value(cls, value: str | None) -> str | None:
+        if value and not all("=" in part for part in value.split(",")):
+            raise ValueError("expected key=value,key=value, as in momentum=0.9")
+        return value
+
     @field_validator("metric_for_best_model")
     @classmethod
     def _without_prefix(cls, value: str | None) -> str | None:
@@ -268,42 +328,99 @@ class TrainSection(Section):
             raise ValueError("expected at least 1 step, or -1 to train for num_train_epochs")
         return value
 
+    @field_validator("eval_strategy", "save_strategy", mode="before")
+    @classmethod
+    def _not_never(cls, value: Any) -> Any:
+        if value == "no":
+            raise ValueError("the best checkpoint is selected on validation, so evaluation and saving can't be off")
+        return value
+
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> TrainSection:
         """A setting that has no effect next to the others is a mistake in the recipe."""
-        if self.bf16 and self.fp16:
-            raise ValueError("bf16 and fp16 exclude each other; set one of them")
-        if self.lr_scheduler_type == CONSTANT and self.warmup_steps > 0:
-            raise ValueError(
-                "lr_scheduler_type constant skips the warmup; use constant_with_warmup, or set warmup_steps to 0"
-            )
-        if self.max_tokens_per_batch is not None and self.auto_find_batch_size:
-            raise ValueError("auto_find_batch_size and max_tokens_per_batch exclude each other; set one of them")
-        if self.optim == MUON and (self.optim_args or "").partition("=")[0] not in ("", "momentum"):
-            raise ValueError(f"optim_args of muon is momentum=X; got {self.optim_args!r}")
+        for wrong, message in (*self._conflicts(), *self._without_effect()):
+            if wrong:
+                raise ValueError(message)
+        if self.lr_scheduler_type in WITHOUT_WARMUP and "warmup_steps" not in self.model_fields_set:
+            object.__setattr__(self, "warmup_steps", 0.0)  # frozen for its users; here it is still being made
         return self
 
-    @model_validator(mode="after")
-    def _evaluate_and_save_together(self) -> TrainSection:
-        """Refuse an evaluation without its checkpoint."""
-        given = {name: getattr(self, name) for name in ("eval_strategy", "save_strategy") if getattr(self, name)}
-        if len(set(given.values())) > 1:
-            raise ValueError(
-                f"eval_strategy is {self.eval_strategy} and save_strategy is {self.save_strategy}: every evaluated "
-                "model has its checkpoint, so leave save_strategy out"
+    def _conflicts(self) -> Iterator[tuple[bool, str]]:
+        """Whether two settings exclude each other, and what to say then."""
+        warmup = "warmup_steps" in self.model_fields_set and self.warmup_steps > 0
+        strategy, save = self.eval_strategy, self.save_strategy
+        yield bool(self.bf16 and self.fp16), "bf16 and fp16 exclude each other; set one of them"
+        yield (
+            self.lr_scheduler_type in WITHOUT_WARMUP and warmup,
+            f"lr_scheduler_type {self.lr_scheduler_type} skips the warmup; set warmup_steps to 0"
+            + (", or use constant_with_warmup" if self.lr_scheduler_type == CONSTANT else ""),
+        )
+        yield (
+            self.max_tokens_per_batch is not None and self.auto_find_batch_size,
+            "auto_find_batch_size and max_tokens_per_batch exclude each other; set one of them",
+        )
+        yield (
+            strategy is not None and save not in (None, "best", strategy),
+            f"eval_strategy is {strategy} and save_strategy is {save}: a checkpoint is selected by its evaluation, so "
+            "leave save_strategy out",
+        )
+        every, kept = self.eval_steps, self.save_steps
+        steps = "eval_steps" if every else "save_steps"
+        yield (
+            bool(every or kept) and "epoch" in (strategy, save),
+            f"{steps} does nothing with eval_strategy epoch; set eval_strategy to steps, or leave it out",
+        )
+        multiple = (
+            not every or not kept or ((every < 1) == (kept < 1) and abs(kept / every - round(kept / every)) < 1e-6)
+        )
+        yield (
+            not multiple,
+            f"save_steps is {kept:g} and eval_steps is {every:g}: expected a multiple" if every and kept else "",
+        )
+
+    def _without_effect(self) -> Iterator[tuple[bool, str]]:
+        """Whether a setting would be accepted and ignored, and what to say then."""
+        given, scheduler = self.passed_on, self.lr_scheduler_type
+        plain = scheduler in (CONSTANT, "constant_with_warmup")
+        yield plain and bool(self.lr_scheduler_kwargs), f"lr_scheduler_type {scheduler} takes no lr_scheduler_kwargs"
+        known, typed = OPTIM_ARGS.get(self.optim), _pairs(self.optim_args)
+        unknown = [] if known is None else [key for key in typed if key not in known]
+        yield (
+            bool(unknown),
+            f"optim {self.optim} ignores optim_args {', '.join(unknown)}; it takes {', '.join(known or ()) or 'none'}",
+        )
+        betas = [name for name in ADAM if name in self.model_fields_set and getattr(self, name) != ADAM[name]]
+        yield bool(betas) and self.optim in WITHOUT_BETAS, f"optim {self.optim} ignores {', '.join(betas)}"
+        yield (
+            "gradient_checkpointing_kwargs" in given and not self.gradient_checkpointing,
+            "gradient_checkpointing_kwargs does nothing without gradient_checkpointing",
+        )
+        kwargs = given.get("gradient_checkpointing_kwargs")
+        yield (
+            isinstance(kwargs, dict) and not kwargs.keys() <= {"use_reentrant", "every_n_layers"},
+            "gradient_checkpointing_kwargs takes use_reentrant and every_n_layers; others change gradients or resuming",
+        )
+        for name in ("torch_compile_backend", "torch_compile_mode"):
+            yield name in given and not self.torch_compile, f"{name} does nothing without torch_compile"
+        yield (
+            str(given.get("torch_compile_mode", "")).startswith("max-autotune"),
+            "torch_compile_mode max-autotune picks kernels by timing, so a resumed run would compute other numbers",
+        )
+        for name in ("dataloader_prefetch_factor", "dataloader_multiprocessing_context"):
+            yield (
+                name in given and not self.dataloader_num_workers,
+                f"{name} does nothing without dataloader_num_workers",
             )
-        steps = {name: getattr(self, name) for name in ("eval_steps", "save_steps") if getattr(self, name)}
-        if len(set(steps.values())) > 1:
-            raise ValueError(
-                f"eval_steps is {self.eval_steps:g} and save_steps is {self.save_steps:g}: every evaluated model has "
-                "its checkpoint, so leave save_steps out"
-            )
-        if steps and "epoch" in given.values():
-            raise ValueError(
-                f"{next(iter(steps))} does nothing with {next(iter(given))} epoch; set eval_strategy to steps, or "
-                "leave it out"
-            )
-        return self
+        yield "project" in given and "trackio" not in self.report_to, "project is for trackio; add it to report_to"
+        yield (
+            "optim_target_modules" in given and not self.optim.startswith(("galore", "apollo")),
+            "optim_target_modules is for the GaLore and APOLLO optimizers",
+        )
+        accumulates = self.gradient_accumulation_steps > 1 or self.auto_find_batch_size
+        yield (
+            bool(given.get("ddp_static_graph")) and accumulates,
+            "ddp_static_graph does not work with gradient accumulation",
+        )
 
     @property
     def evaluates_every(self) -> float | None:
@@ -343,7 +460,18 @@ class TrainSection(Section):
         return self.seed if self.data_seed is None else self.data_seed
 
     @property
+    def saves_every(self) -> float | None:
+        """Number of steps between two checkpoints, or their ratio; None saves with every evaluation."""
+        return self.save_steps or self.evaluates_every
+
+    @property
     def muon_momentum(self) -> float | None:
         """The momentum among optim_args, where there is one."""
-        _, _, value = (self.optim_args or "").partition("=")
-        return float(value) if self.optim == MUON and value else None
+        value = _pairs(self.optim_args).get("momentum") if self.optim == MUON else None
+        return None if value is None else float(value)
+
+
+def _pairs(text: str | None) -> dict[str, str]:
+    """``key=value,key=value``, as TrainingArguments has optim_args."""
+    parts = [part.partition("=") for part in (text or "").replace(" ", "").split(",") if part]
+    return {key: value for key, _, value in parts}

@@ -5,13 +5,14 @@ Called by ``hftune.training.assembly``. Nothing is ever pushed through Trainer, 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import TrainingArguments, get_scheduler
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
@@ -27,6 +28,25 @@ from hftune.training.launch import on_cpu
 
 OURS = ("max_tokens_per_batch", "early_stopping_patience", "fast_dropout", "cls_only_last_layer")
 """Settings of the section that TrainingArguments does not have."""
+
+
+BY_METRIC = ("reduce_lr_on_plateau", "greedy")
+"""Schedulers that follow metric_for_best_model."""
+PACKAGES = {
+    "adamw_torch_xla": ("torch_xla", "torch_xla"),
+    "adamw_torch_npu": ("torch_npu", "torch_npu"),
+    "adamw_torch_4bit": ("torchao", "torchao"),
+    "adamw_torch_8bit": ("torchao", "torchao"),
+    "adamw_anyprecision": ("torchdistx", "torchdistx"),
+    **dict.fromkeys(
+        ("adamw_bnb", "adamw_8bit", "ademamix", "lion", "paged_", "rmsprop_bnb"), ("bitsandbytes", "bitsandbytes")
+    ),
+    "galore": ("galore_torch", "galore-torch"),
+    "apollo": ("apollo_torch", "apollo-torch"),
+    "grokadamw": ("grokadamw", "grokadamw"),
+    "stable_adamw": ("optimi", "torch-optimi"),
+}
+"""The module and the package of optimizers that torch does not have, by the beginning of their names."""
 
 
 def make_arguments(
@@ -47,6 +67,7 @@ def make_arguments(
     """
     cpu = on_cpu(section.use_cpu)
     notes: list[str] = []
+    check_optimizer(section.optim)
     _refuse_compiling_unasked(section)
     chosen = number_format(section.precision, cpu=cpu, launcher=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
     if chosen == "bf16" and cpu and not cpu_trial("bf16").pays:
@@ -95,20 +116,69 @@ def make_arguments(
 
 
 def _scheduler(section: TrainSection) -> dict[str, Any]:
-    """The arguments of the scheduler; the trainer turns a ratio into a number of steps when it knows their total."""
+    """The arguments of the scheduler; the trainer turns a ratio into a number of steps when it knows their total.
+
+    Raises:
+        HftuneError: The scheduler does not take them.
+    """
     settings = dict(section.lr_scheduler_kwargs or {})
+    if section.lr_scheduler_type in BY_METRIC:
+        # By default these take every metric for one of which less is better.
+        mode = "max" if section.prefers_higher else "min"
+        if settings.setdefault("mode", mode) != mode:
+            raise HftuneError(
+                f"train.lr_scheduler_kwargs has mode {settings['mode']}, but of {section.best_metric} "
+                f"{'more' if section.prefers_higher else 'less'} is better",
+                hint="leave mode out, or set train.greater_is_better",
+            )
+    if section.lr_scheduler_type == "greedy":
+        # Its own default, 1e-3, is above most learning rates, which could then only rise.
+        settings.setdefault("min_lr", (section.learning_rate or 0.0) / 100)
     if section.lr_scheduler_type == STABLE_DECAY:
         # transformers requires num_decay_steps, and decays along a cosine by default.
         settings = {"num_decay_steps": DECAY_RATIO, "decay_type": "linear", **settings}
+    _try_scheduler(section, settings)
     return {"lr_scheduler_kwargs": settings or None}
+
+
+def _try_scheduler(section: TrainSection, settings: dict[str, Any]) -> None:
+    """Make the scheduler once: Trainer would do so, and fail, after everything is prepared."""
+    steps = {"num_decay_steps": 1} if "num_decay_steps" in settings else {}
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=section.learning_rate or 1.0)
+    try:
+        get_scheduler(section.lr_scheduler_type, optimizer, 1, 100, {**settings, **steps} or None)
+    except (ValueError, TypeError) as error:
+        raise HftuneError(
+            f"lr_scheduler_type {section.lr_scheduler_type} refuses train.lr_scheduler_kwargs {settings}: {error}",
+            hint="see the schedulers' page of transformers for what it takes",
+        ) from error
+
+
+def check_optimizer(name: str) -> None:
+    """Refuse an optimizer whose package is missing, or that can't be resumed.
+
+    Raises:
+        HftuneError: Says which package to install, or what to use instead.
+    """
+    if name.endswith("_layerwise") or name in ("lomo", "adalomo") or name.startswith("schedule_free"):
+        raise HftuneError(
+            f"train.optim {name} keeps state that no checkpoint holds, so the run could not be resumed",
+            hint=f"use {DEFAULT_OPTIM} or adafactor",
+        )
+    for prefix, (module, package) in PACKAGES.items():
+        if name.startswith(prefix) and importlib.util.find_spec(module) is None:
+            raise HftuneError(
+                f"train.optim {name} needs the package {package}, which is not installed", hint=f"pip install {package}"
+            )
 
 
 def _rhythm(section: TrainSection) -> dict[str, Any]:
     """Evaluate and save together, so that the best score always has its checkpoint."""
     every = section.evaluates_every
     strategy = "epoch" if every is None else "steps"
-    steps = {"eval_steps": None, "save_steps": 500} if every is None else {"eval_steps": every, "save_steps": every}
-    return {"eval_strategy": strategy, "save_strategy": strategy, **steps}
+    saved = "best" if section.save_strategy == "best" else strategy
+    steps = {"eval_steps": every, "save_steps": section.saves_every or TrainingArguments.save_steps}
+    return {"eval_strategy": strategy, "save_strategy": saved, **steps}
 
 
 def _refuse_compiling_unasked(section: TrainSection) -> None:

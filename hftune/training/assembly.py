@@ -75,6 +75,7 @@ def build(
         must_match=must_match,
     )
     trainer, notes = make(section, inputs)
+    _refuse_late_evaluation(section, trainer)
     if section.auto_find_batch_size:
         sizes, note = sizes_that_fit(trainer, inputs, section)
         notes.append(note)
@@ -150,6 +151,18 @@ def _muon(section: TrainSection, model: torch.nn.Module, device: str) -> tuple[A
         settings["momentum"] = section.muon_momentum
     # Trainer calls the first without arguments, and what that returns with the model and the settings.
     return (lambda: muon_for), settings
+
+
+def _refuse_late_evaluation(section: TrainSection, trainer: HftuneTrainer) -> None:
+    """Without any evaluation no checkpoint could be selected."""
+    delay = section.passed_on.get("eval_delay", 0)
+    by_epoch = section.evaluates_every is None
+    length = trainer.total_steps / trainer.batches.updates if by_epoch else trainer.total_steps
+    if delay > length:
+        raise HftuneError(
+            f"train.eval_delay is {delay:g} {'epochs' if by_epoch else 'steps'}, and training ends after {length:g}",
+            hint="lower it: the best checkpoint is selected by an evaluation",
+        )
 
 
 def _batches(section: TrainSection, inputs: TrainingInputs, arguments: TrainingArguments) -> RankBatches:

@@ -18,7 +18,7 @@ from hftune.files import read_jsonl, write_jsonl
 from hftune.training.progress import Listener
 
 EVALUATION = "eval_"
-TRAIN_KEYS = ("loss", "learning_rate", "grad_norm")
+TRAIN_KEYS = ("loss", "learning_rate", "grad_norm", "num_input_tokens_seen")
 PART = "_loss"
 FEW_UPDATES = 50
 """Fewer than these hardly train anything, and are seldom meant."""

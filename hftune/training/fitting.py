@@ -92,7 +92,7 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
             # A kill may have come after a checkpoint was in its place and before those went that it replaces.
             trainer.checkpoints.rotate(read_manifest(checkpoint)["best"])
         trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
-        trainer.history.rewind(step_of(checkpoint) if checkpoint else 0)
+        trainer.history.rewind(step_of(checkpoint) if checkpoint else -1)
     trainer.accelerator.wait_for_everyone()
     trainer.take_apart()
     trainer.add_callback(_AtStart(trainer, checkpoint))

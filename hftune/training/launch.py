@@ -82,13 +82,16 @@ def local_world_size() -> int:
     return int(get_int_from_env(LOCAL_SIZES, world_size()))
 
 
+HALF_AN_HOUR = 1800.0
+
+
 def on_cpu(use_cpu: bool) -> bool:
     """Whether training runs on the processor: the recipe's ``train.use_cpu``, the launcher or the machine say so."""
     told = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
     return use_cpu or told or not torch.accelerator.is_available()
 
 
-def join(use_cpu: bool) -> None:
+def join(use_cpu: bool, timeout: float = HALF_AN_HOUR) -> None:
     """Meet the other processes of the launch; there may be none.
 
     Raises:
@@ -101,7 +104,7 @@ def join(use_cpu: bool) -> None:
     if world_size() == 1 or _WAITING:
         return
     expected = world_size()
-    state = PartialState(cpu=on_cpu(use_cpu), timeout=timedelta(minutes=30))
+    state = PartialState(cpu=on_cpu(use_cpu), timeout=timedelta(seconds=timeout))
     if state.num_processes != expected:
         raise HftuneError(
             f"the launcher says that {expected} processes train together, but this one finds {state.num_processes}",

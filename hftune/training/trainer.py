@@ -185,12 +185,17 @@ class HftuneTrainer(ShardedTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule; a decay given as a share of all updates becomes their number, which is known only here."""
-        settings = dict(self.args.lr_scheduler_kwargs or {})
-        if decay := settings.get("num_decay_steps"):
-            longest = max(0, num_training_steps - self.args.get_warmup_steps(num_training_steps))
-            settings["num_decay_steps"] = min(round(decay * num_training_steps if decay <= 1 else decay), longest)
-            self.args.lr_scheduler_kwargs = settings
-        return super().create_scheduler(num_training_steps, optimizer)
+        stated = self.args.lr_scheduler_kwargs
+        decay = (stated or {}).get("num_decay_steps")
+        if not decay:
+            return super().create_scheduler(num_training_steps, optimizer)
+        longest = max(0, num_training_steps - self.args.get_warmup_steps(num_training_steps))
+        steps = min(round(decay * num_training_steps if decay < 1 else decay), longest)
+        self.args.lr_scheduler_kwargs = {**stated, "num_decay_steps": steps}
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        finally:
+            self.args.lr_scheduler_kwargs = stated  # as the recipe states it
 
     # ---- evaluation ----
 
@@ -210,7 +215,11 @@ class HftuneTrainer(ShardedTrainer):
                 f"the best checkpoint is chosen by {name!r}, which is not among the validation scores",
                 hint=f"use one of: {', '.join(known)}",
             )
-        return bool(super()._determine_best_metric(metrics, trial))
+        is_best = bool(super()._determine_best_metric(metrics, trial))
+        if is_best:
+            # With a save_steps that is a multiple of eval_steps, Trainer would look for a checkpoint that is not there.
+            self.control.should_save = True
+        return is_best
 
     # ---- the course of a run ----
 
@@ -254,6 +263,7 @@ class HftuneTrainer(ShardedTrainer):
             self.clock.start(0.0, 0.0)
             return
         progress = read_json(checkpoint / PROGRESS)
+        self.args.eval_on_start = False  # that was before the first step, and is in history
         self.clock.start(progress["seconds"], progress["aside"])
         self._finished = progress["finished"]
         self._tr_loss.fill_(progress["loss"][self.args.process_index])
