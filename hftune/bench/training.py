@@ -86,7 +86,7 @@ class Prepared:
 
     def __init__(self, recipe: Recipe) -> None:
         """Loads and tokenizes; the model is made anew each time it is asked for, with nothing of ours in it."""
-        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"skip_unread": False})})
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"cls_only_last_layer": False})})
         self.recipe = recipe
         self.task: Any = TASKS[recipe.task.kind](recipe)
         self.data = self.task.load_data()

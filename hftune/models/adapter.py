@@ -139,7 +139,8 @@ def adapter_parts(location: str, section: ModelSection) -> tuple[Path, ModelSect
                 f"{BASE}/config.json)",
                 hint="take the adapter again from where it was saved, with all its folders",
             )
-        base = section.model_copy(update={"name": str(folder / BASE), "revision": None, "trust_base_code": None})
+        here = {"model_name_or_path": str(folder / BASE), "model_revision": None, "trust_base_code": None}
+        base = section.model_copy(update=here)
     elif isinstance(named, str) and HUB_ID.fullmatch(named) and isinstance(revision, str | None):
         base = base_on_hub(section, named, revision)
     else:

@@ -64,7 +64,11 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
         # One that is named apart from the model has revisions of its own, so that no commit of its code is known.
         local = section.trust_remote_code and Path(section.tokenizer_name).is_dir()
         source = section.model_copy(
-            update={"name": section.tokenizer_name, "revision": None, "trust_remote_code": local}
+            update={
+                "model_name_or_path": section.tokenizer_name,
+                "model_revision": None,
+                "trust_remote_code": local,
+            }
         )
     location = locate_tokenizer(source.model_name_or_path)
     wanted = STARTED_FROM if section.tokenizer_name is None else TOKENIZER

@@ -74,12 +74,12 @@ def base_on_hub(adapter: ModelSection, name: str, revision: str | None) -> Model
             hint=f"run the command in another folder, or rename {name}. If that path is the base, put a copy of it "
             "into base/ of the adapter, and name it './base' in adapter_config.json",
         )
-    base = adapter.model_copy(update={"name": name, "revision": revision, **NO_TRUST})
+    base = adapter.model_copy(update={"model_name_or_path": name, "model_revision": revision, **NO_TRUST})
     pinned = COMMIT.fullmatch(revision or "") is not None
     consent = adapter.trust_base_code
     repo, _, commit = (consent or "").partition("@")
     if repo == name and (commit == revision or not pinned):
-        return base.model_copy(update={"revision": commit, "trust_remote_code": True})
+        return base.model_copy(update={"model_revision": commit, "trust_remote_code": True})
     needed = _needs_code(name, revision)
     if needed is not None:
         given = f"; consent was given to {consent}" if consent else ""

@@ -37,7 +37,7 @@ def seen_parts(recipe: Recipe, texts: Sequence[str], saved: Path | None = None) 
     # What a run was allowed to trust when it was trained says nothing about whoever asks now.
     model = recipe.model.model_copy(update={**NO_TRUST})
     if model.from_scratch and model.tokenizer_name is None and saved is not None and saved.is_dir():
-        model = model.model_copy(update={"tokenizer": str(saved)})
+        model = model.model_copy(update={"tokenizer_name": str(saved)})
     tokenizer = load_tokenizer(model, texts)
     if not tokenizer.is_fast:
         raise HftuneError(
