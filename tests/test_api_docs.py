@@ -26,6 +26,15 @@ OF_CONFIG = {"Recipe", "load_recipe"}
 
 EXAMPLES = """
 import doctest, hftune
+from hftune.studies import sweep, worker
+
+class InThisProcess:  # the page has workers of its own, which take long to start
+    def carry_out(self, order, tell):
+        return worker.run_order(order)
+    def stop(self): pass
+    def close(self): pass
+
+sweep._workers = lambda study, jobs: [InThisProcess()]
 rows = [
     {"text": f"the {what} was {how} {number}", "label": label}
     for number in range(20)

@@ -112,6 +112,9 @@ class Comparison:
     def report(self, output_dir: str | Path) -> Page:
         """Write tables, plots and the page into a folder.
 
+        Args:
+            output_dir: A new folder, or one that holds a comparison.
+
         Examples:
             >>> hftune.compare("runs/first", "runs/second").report("comparison").path.name
             'report.html'
@@ -125,6 +128,9 @@ class Comparison:
     @for_python
     def plot(self, name: str = "scores") -> Figure:
         """One figure of the page, to show or to save.
+
+        Args:
+            name: scores, or any other file name in plots/ without its ending.
 
         Examples:
             >>> type(hftune.compare("runs/first", "runs/second").plot()).__name__
@@ -218,6 +224,9 @@ class Study:
 
     def plot(self, name: str = "scores") -> Figure:
         """One figure of the page, to show or to save.
+
+        Args:
+            name: scores, or any other file name in plots/ without its ending.
 
         Examples:
             >>> type(study.plot()).__name__

@@ -122,7 +122,7 @@ def train(
         >>> run.metrics["verified"]
         True
         >>> run.metrics["data"]["rows"]
-        {'train': 32, 'test': 4, 'validation': 4}
+        {'train': 32, 'validation': 4, 'test': 4}
     """
     with shown(progress) as listener:
         listener = listener if is_main_process() else Silent()
