@@ -9,7 +9,15 @@ from hftune.escapes import redacted
 
 
 class HftuneError(Exception):
-    """A request that can't be carried out as it stands: bad recipe, bad data, unknown model."""
+    """A request that can't be carried out as it stands: bad recipe, bad data, unknown model.
+
+    Examples:
+        >>> try:
+        ...     hftune.train(data=[], progress=False)
+        ... except hftune.HftuneError as error:
+        ...     print(error.message)
+        data is an empty list
+    """
 
     exit_code = 2
 

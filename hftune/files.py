@@ -25,6 +25,8 @@ LONGEST_NAME = 120
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 """Names that Windows takes for devices, in every folder."""
 
+STORED_HERE = ".hftune"
+"""Marks a folder of rows that hftune stored in a run directory: a run that is refused may remove it again."""
 STAGED = ".staged"
 """How the name of a file ends that is being written."""
 SAFETENSORS_STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}")

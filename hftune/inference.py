@@ -125,19 +125,37 @@ def predict(
 
     Returns:
         One prediction a text, in the order given.
+
+    Examples:
+        >>> [answer] = hftune.predict("runs/first", ["never again"])
+        >>> sorted(answer.probabilities)
+        ['bad', 'good']
+    """
+    rows = rows_of(texts, pairs)
+    _, ask = predictor(str(model), settings or ModelSection(model_name_or_path=str(model)))
+    return list(ask(rows, batch_size))
+
+
+def rows_of(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """What a ``Predictor`` takes, of lists of texts.
+
+    Raises:
+        HftuneError: These are no texts, or not as many pairs.
     """
     if isinstance(texts, str):
         raise HftuneError("predict takes a list of texts, got one string", hint="write predict(model, [text])")
+    texts, pairs = list(texts), None if pairs is None else list(pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise HftuneError(
             f"{len(texts)} texts but {len(pairs)} second texts", hint="give one second text for each text"
         )
-    _, ask = predictor(str(model), settings or ModelSection(model_name_or_path=str(model)))
-    rows = [
+    for text in (*texts, *(pairs or ())):
+        if not isinstance(text, str):
+            raise HftuneError(f"expected texts, got {type(text).__name__} {text!r:.60}", hint="give a list of strings")
+    return [
         {"text": text} if pairs is None else {"text": text, "text_pair": pairs[index]}
         for index, text in enumerate(texts)
     ]
-    return list(ask(rows, batch_size))
 
 
 def evaluate(request: Request, listener: Listener | None = None) -> Scores:

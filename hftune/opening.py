@@ -1,4 +1,4 @@
-"""Opening a run directory for one sitting: made or taken up again, held by one process, with every end explained.
+"""Opening a run directory: created, resumed or put in place of another run, locked, with every end explained.
 
 Used by ``hftune.pipeline``.
 """
@@ -6,28 +6,52 @@ Used by ``hftune.pipeline``.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hftune.child_process import Death, loader_worker_death
+from hftune.config.load import load_recipe
 from hftune.config.recipe import Recipe
+from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full, remove_staged
-from hftune.runs.directory import RunDir, is_run
-from hftune.training.launch import a_process_died, contact_is_lost, is_main_process, wait_for_everyone
+from hftune.runs.aside import move_aside, moved_with, point_to
+from hftune.runs.directory import DATA, RunDir, is_run, with_data
+from hftune.training.launch import a_process_died, agreed, contact_is_lost, is_main_process, wait_for_everyone
 from hftune.training.memory import out_of_memory
+from hftune.training.progress import Listener
 from hftune.training.stopping import ending_at_once
 
-MAY_CHANGE: Any = {"hub": True, "train": {"keep_checkpoints"}, "task": {"baselines"}}
+MAY_CHANGE: Any = {"hub": True, "train": {"save_total_limit"}, "task": {"baselines"}}
 """Settings that can differ when a run is resumed: where it is published, how much disk it takes, what it is compared
 with."""
 
 
 @contextmanager
-def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
-    """The run directory, held by this process alone; gone again when nothing was worth keeping."""
+def opened(
+    path: Path,
+    recipe: Recipe,
+    resume: bool,
+    *,
+    overwrite: bool = False,
+    rows: InMemoryData | None = None,
+    listener: Listener | None = None,
+) -> Iterator[tuple[RunDir, Recipe]]:
+    """The run directory, locked by this process; removed again when the request was refused.
+
+    Args:
+        path: Where the run is or will be.
+        recipe: What was requested.
+        resume: Resume the run at this path, if there is one.
+        overwrite: Move a run at this path aside; it is moved back when the request is refused.
+        rows: Data that were given from Python, to be stored with the run.
+        listener: Progress callback.
+
+    Yields:
+        The run, and the recipe as it applies there.
+    """
     if not is_main_process():
         with _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
             wait_for_everyone()  # until the main process has made it
@@ -36,20 +60,45 @@ def opened(path: Path, recipe: Recipe, resume: bool) -> Iterator[RunDir]:
                     f"the main process has made the run directory {path}, but this process does not see it",
                     hint="name an --output on a file system that all machines share",
                 )
-            yield RunDir(path)
+            yield RunDir(path), agreed(recipe)
         return
+    recipe = recipe if rows is None else with_data(recipe, path / DATA)
+    moved: Path | None = None
+    new_folders = [folder for folder in path.parents if not folder.exists()]
     if resume and is_run(path):
-        run = RunDir.open(path, to_train=True)
-        refuse_other_recipe(run, recipe)
-    else:
-        run = RunDir.create(path)
+        recipe = refuse_other_recipe(RunDir.open(path, to_train=True), recipe)
+    elif overwrite and is_run(path):
+        moved = move_aside(path)
+        recipe = recipe if rows is not None else moved_with(recipe, path, moved)
     try:
+        run = RunDir(path) if resume and is_run(path) else RunDir.create(path)
         with run.locked(), _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
             remove_staged(path)
+            if rows is not None:
+                rows.store(run.data, begun=is_run(path))
+            if moved is not None and listener is not None:
+                listener.note(f"the run that was at {path} is now at {moved}")
             wait_for_everyone()
-            yield run
+            yield run, agreed(recipe)
     finally:
-        run.discard_if_not_begun()
+        RunDir(path).discard_if_not_begun()
+        if not path.exists():
+            _remove_empty(new_folders)
+        if moved is not None:
+            # Nothing took its place: the request was refused.
+            point_to(moved, path) if is_run(path) else _move_back(moved, path)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that were made for a run that was refused, innermost first; one that is used stays."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _move_back(moved: Path, path: Path) -> None:
+    if not path.exists():
+        moved.rename(path)
 
 
 @contextmanager
@@ -107,9 +156,21 @@ def _what_to_lower(recipe: Recipe) -> tuple[str, str]:
     )
 
 
-def refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
-    """A run goes on with the recipe it began with; only what does not change the result may change."""
-    before, now = (one.model_dump(exclude=MAY_CHANGE) for one in (run.read_recipe(), recipe))
+def refuse_other_recipe(run: RunDir, recipe: Recipe) -> Recipe:
+    """A run continues with the recipe it began with; only what does not change the result may change.
+
+    Returns:
+        The recipe, with the dtype that the run began with where the recipe leaves it to the machine.
+
+    Raises:
+        HftuneError: Another setting differs.
+    """
+    begun = run.read_recipe()
+    recipe = with_dtype_of(begun, recipe)
+    stated, name = load_recipe(run.recipe).data.dataset_name, recipe.data.dataset_name
+    if name == stated or _same_path(name, begun.data.dataset_name):  # stored rows, before or after the run was moved
+        recipe = with_data(recipe, begun.data.dataset_name)
+    before, now = (one.model_dump(exclude=MAY_CHANGE) for one in (begun, recipe))
     changed = [
         f"{section}.{key}: {before[section].get(key)!r} → {value!r}"
         for section, values in now.items()
@@ -121,3 +182,18 @@ def refuse_other_recipe(run: RunDir, recipe: Recipe) -> None:
             f"{run.path} was begun with another recipe; changed: {'; '.join(changed)}",
             hint=f"leave those out to go on (--output {run.path} --resume), or begin anew with another --output",
         )
+    return recipe
+
+
+def with_dtype_of(begun: Recipe, recipe: Recipe) -> Recipe:
+    """The recipe with bf16 and fp16 as a run states them, where the recipe leaves them to the machine."""
+    chosen = {name: getattr(begun.train, name) for name in ("bf16", "fp16") if getattr(recipe.train, name) is None}
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=chosen)})
+
+
+def _same_path(one: str, other: str) -> bool:
+    """Whether two names are one file or folder, written in two ways."""
+    try:
+        return Path(one).exists() and Path(one).resolve() == Path(other).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return False

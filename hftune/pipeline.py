@@ -1,22 +1,25 @@
 """From a recipe to a finished run: data, model, method, training, artifact, scores, proof, report.
 
 ``train`` reads top to bottom and names no task, model, dataset or method: those come from the recipe, through tables.
-Called by ``hftune.cli`` and by Python users (``from hftune import train``).
+Called by ``hftune.cli``, the studies and ``hftune.api``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hftune import hub, methods, training
 from hftune.config.recipe import Recipe
+from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError
 from hftune.files import refuse_links, remove_staged, share
 from hftune.opening import opened, refuse_other_recipe
-from hftune.runs.directory import RunDir, in_use, is_run
+from hftune.runs.aside import is_replaceable, move_aside, moved_with, point_to
+from hftune.runs.directory import DATA, RunDir, in_use, is_run, with_data
 from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import SEEDS, seed_path, seed_runs, write_group
 from hftune.runs.naming import default_path, free_name
@@ -62,8 +65,11 @@ def train(
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     score: Sequence[str] = SCORED,
+    rows: InMemoryData | None = None,
     listener: Listener | None = None,
+    command: str | None = None,
 ) -> RunResult:
     """Train, save, score and verify one model.
 
@@ -71,8 +77,11 @@ def train(
         recipe: What to do; from ``load_recipe``.
         output: The run directory; a new one below runs/ where not given.
         resume: Go on from the last good checkpoint in output; a complete run is returned as it is.
+        overwrite: Move a run that is at output aside, to a free name next to it.
         score: Splits to score at the end. Studies leave test out until a setting is selected.
+        rows: Data that were given from Python; they are stored with the run, and its recipe names them.
         listener: Who watches.
+        command: What started the run, for the report; the command line of this process by default.
 
     Raises:
         HftuneError: The request can't be carried out; nothing was trained and nothing is left behind.
@@ -80,22 +89,18 @@ def train(
     """
     join(recipe.train.use_cpu)
     listener = listener if listener and is_main_process() else Silent()
+    _refuse_both(resume, overwrite)
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and (run := RunDir.open(path, to_train=True)).complete:
-        listener.note(f"{path} is complete already")
-        refuse_other_recipe(run, recipe)
-        if is_main_process():
-            with run.locked():
-                remove_staged(path)
-                if not run.report.is_file():  # it was stopped between its scores and its pages
-                    write_pages(run)
-                hub.Publication(recipe, run, listener).finish()
-        return RunResult(run, run.read_metrics())
+        return _returned(run, recipe, rows, listener)
 
-    with opened(path, recipe, resume) as run, hub.Publication(recipe, run, listener) as publication:
+    with (
+        opened(path, recipe, resume, overwrite=overwrite, rows=rows, listener=listener) as (run, recipe),
+        hub.Publication(recipe, run, listener) as publication,
+    ):
         job = assemble(recipe, run, listener)
         if is_main_process():
-            run.begin(recipe, {**describe_environment(), "launch": job.trainer.launched.as_dict()})
+            begin(run, recipe, job, command)
             listener.note(f"run directory: {path}")
 
         probe = job.task.probe(job.data)
@@ -136,16 +141,45 @@ def train(
         return RunResult(run, metrics)
 
 
+def _returned(run: RunDir, recipe: Recipe, rows: InMemoryData | None, listener: Listener) -> RunResult:
+    """A complete run that was asked for again: what is written last may be missing."""
+    listener.note(f"{run.path} is complete already")
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
+    if rows is not None:
+        rows.store(run.data, begun=True)
+    if is_main_process():
+        with run.locked():
+            remove_staged(run.path)
+            if not run.report.is_file():  # it was stopped between its scores and its pages
+                write_pages(run)
+            hub.Publication(recipe, run, listener).finish()
+    return RunResult(run, run.read_metrics())
+
+
+def begin(run: RunDir, recipe: Recipe, job: Job, command: str | None = None) -> None:
+    """Write the recipe and the environment of a run that is about to be trained.
+
+    The recipe states the dtype that was chosen, so that the run is resumed and repeated with it on another machine.
+    """
+    chosen = {"bf16": bool(job.trainer.args.bf16), "fp16": bool(job.trainer.args.fp16)}
+    stated = recipe.model_copy(update={"train": recipe.train.model_copy(update=chosen)})
+    environment = {**describe_environment(), "launch": job.trainer.launched.as_dict()}
+    run.begin(stated, environment if command is None else {**environment, "command": command})
+
+
 def train_seeds(
     recipe: Recipe,
     seeds: Sequence[int],
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     score: Sequence[str] = SCORED,
+    rows: InMemoryData | None = None,
     listener: Listener | None = None,
+    command: str | None = None,
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
-    """Train once with each seed; the group's folder, its mean ± std, and the runs."""
+    """Train once with each seed; the group's folder, its mean ± std, and the runs. Arguments as of ``train``."""
     join(recipe.train.use_cpu)
     listener = listener if listener and is_main_process() else Silent()
     if recipe.hub.pushes:
@@ -153,22 +187,61 @@ def train_seeds(
             f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
             hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
         )
+    _refuse_both(resume, overwrite)
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
-    if is_main_process() and in_use(group) and (is_run(group) or not resume):
+    with _opened_group(group, recipe, resume, overwrite=overwrite, rows=rows, listener=listener) as recipe:
+        results = []
+        for number, seed in enumerate(seeds, start=1):
+            listener.note(f"seed {seed} ({number} of {len(seeds)})")
+            seeded, path = _seeded(recipe, seed), seed_path(group, seed)
+            results.append(train(seeded, path, resume=resume, score=score, listener=listener, command=command))
+        return group, write_group(group) if is_main_process() else {}, results
+
+
+@contextmanager
+def _opened_group(
+    group: Path,
+    recipe: Recipe,
+    resume: bool,
+    *,
+    overwrite: bool,
+    rows: InMemoryData | None,
+    listener: Listener,
+) -> Iterator[Recipe]:
+    """The folder of several seeds, with the rows that they share; arguments as of ``opened``."""
+    moved: Path | None = None
+    recipe = recipe if rows is None else with_data(recipe, group / DATA)
+    if is_main_process():
+        if overwrite and is_replaceable(group):
+            moved = move_aside(group)
+            recipe = recipe if rows is not None else moved_with(recipe, group, moved)
+        elif in_use(group) and (is_run(group) or not resume):
+            raise HftuneError(
+                f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
+                hint=f"take a free name: --output {free_name(group)}; a group that was begun goes on with --resume",
+            )
+        refuse_links(group, SEEDS, depth=1)
+        for run in seed_runs(group):
+            refuse_other_recipe(RunDir.open(run.path, to_train=True), _seeded(recipe, run.read_recipe().train.seed))
+        if rows is not None:
+            rows.store(group / DATA, begun=bool(seed_runs(group)))
+        if moved is not None:
+            listener.note(f"the runs that were at {group} are now at {moved}")
+    try:
+        yield agreed(recipe)
+    finally:
+        if is_main_process() and not seed_runs(group):  # not one of them began
+            RunDir(group).discard_if_not_begun()
+        if moved is not None:
+            point_to(moved, group) if group.exists() else moved.rename(group)
+
+
+def _refuse_both(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
         raise HftuneError(
-            f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
-            hint=f"take a free name: --output {free_name(group)}; a group that was begun goes on with --resume",
+            "resume and overwrite exclude each other: one continues the run, the other moves it aside",
+            hint="leave one of them out",
         )
-    refuse_links(group, SEEDS, depth=1)
-    for run in seed_runs(group):
-        refuse_other_recipe(RunDir.open(run.path, to_train=True), _seeded(recipe, run.read_recipe().train.seed))
-    results = []
-    for number, seed in enumerate(seeds, start=1):
-        listener.note(f"seed {seed} ({number} of {len(seeds)})")
-        results.append(
-            train(_seeded(recipe, seed), seed_path(group, seed), resume=resume, score=score, listener=listener)
-        )
-    return group, write_group(group) if is_main_process() else {}, results
 
 
 def _seeded(recipe: Recipe, seed: int) -> Recipe:

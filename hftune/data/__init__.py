@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 
     from hftune.config.data import CorpusData, JointData
 
-__all__ = ["DATASETS", "Embedded", "JointSplits", "Splits", "load", "load_joint", "load_split", "load_texts"]
+__all__ = [
+    "DATASETS",
+    "Embedded",
+    "JointSplits",
+    "Splits",
+    "load",
+    "load_joint",
+    "load_split",
+    "load_texts",
+    "split_tables",
+]
 
 DATASETS: dict[str, Embedded] = {
     REVIEWS.name: REVIEWS,
@@ -67,11 +77,11 @@ def load(section: LabeledData) -> Splits:
     if section.dataset_name in DATASETS:
         section = DATASETS[section.dataset_name].columns(section)
     files, notes = _files(section)
-    made = kept(section, files, lambda: _splits(section, *_tables(section, files)))
+    made = kept(section, files, lambda: split_tables(section, *_tables(section, files)))
     return replace(made, notes=(*notes, *made.notes))
 
 
-def _splits(section: LabeledData, tables: dict[str, Table], notes: list[str]) -> Splits:
+def split_tables(section: LabeledData, tables: dict[str, Table], notes: Sequence[str] = ()) -> Splits:
     """Check the rows of all tables, make the splits that are missing, take the subset that is asked for."""
     roles = find_roles(tables["train"], section)
     tables, named = with_label_text(tables, roles.label)

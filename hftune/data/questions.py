@@ -1,4 +1,4 @@
-"""Questions and their answers: tsv files of ``question<TAB>answer``, in splits, with the corpus that lies beside them.
+"""Questions and their answers: tsv files of ``question<TAB>answer``, or parquet, with the corpus that lies beside them.
 
 Called by the task that answers questions, ``hftune.answering`` and ``hftune predict``. A test file may hold questions
 alone.
@@ -17,13 +17,15 @@ from hftune.assets import embedded_data_dir
 from hftune.config.data import QuestionData
 from hftune.data.decode import decode, read_bytes
 from hftune.data.locate import Files, as_path, files_of, folder_files, refuse_missing
+from hftune.data.sources import read_file
 from hftune.data.subsets import subset
-from hftune.data.wording import count, quote
+from hftune.data.table import Table
+from hftune.data.wording import count, listing, quote
 from hftune.errors import HftuneError
 
 EMBEDDED = ("births",)
 """Embedded datasets of questions."""
-ENDINGS = (".tsv",)
+ENDINGS = (".tsv", ".parquet")
 HEADERS = (("question", "answer"), ("question",))
 CORPUS = "wiki.txt"
 SHAPE = "question<TAB>answer"
@@ -143,6 +145,8 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
 
 def read_questions(path: Path, *, answers: bool | None = None) -> Questions:
     """One file; answers says whether they must be there, None takes what the first line shows."""
+    if path.suffix.lower() == ".parquet":
+        return from_columns(read_file(path), answers=answers)
     lines = read_text(path).rstrip("\r\n").split("\n")  # nothing else ends a line, as editors count them
     if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) in HEADERS:
         first, lines = 2, lines[1:]
@@ -158,6 +162,40 @@ def read_questions(path: Path, *, answers: bool | None = None) -> Questions:
         answers=tuple(answer for _, answer in rows) if wanted else None,
         lines=tuple(range(first, first + len(rows))),
     )
+
+
+def from_columns(table: Table, *, answers: bool | None = None) -> Questions:
+    """The columns ``question`` and ``answer`` of a table; answers is as in ``read_questions``."""
+    has_answers = "answer" in table.columns and any(value is not None for value in table.columns["answer"])
+    wanted = has_answers if answers is None else answers
+    needed = ("question", "answer") if wanted else ("question",)
+    lacking = [name for name in needed if name not in table.columns]
+    if lacking:
+        raise HftuneError(
+            f"{quote(table.where)} has no column {quote(lacking[0])}; its columns are {listing(table.columns)}",
+            hint="name the columns question and answer",
+        )
+    texts = {name: [_cell(value, table, row, name) for row, value in enumerate(table.columns[name])] for name in needed}
+    return Questions(
+        where=table.where,
+        questions=tuple(texts["question"]),
+        answers=tuple(texts["answer"]) if wanted else None,
+        lines=tuple(range(1, len(table) + 1)),
+    )
+
+
+def _cell(value: object, table: Table, row: int, column: str) -> str:
+    """A question or an answer of a table: one line of text, as in a tsv file."""
+    at = f"{quote(table.where)}, {table.place(row)}"
+    text = value.strip() if isinstance(value, str) else ""
+    if not text:
+        what = "is empty" if value is None or isinstance(value, str) else f"is no text: {quote(value)}"
+        raise HftuneError(f"{at}: the {column} {what}", hint="give every row a question and an answer, as text")
+    if any(sign in text for sign in "\t\r\n"):
+        raise HftuneError(
+            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a blank"
+        )
+    return text
 
 
 def corpus_file(section: QuestionData) -> Path | None:

@@ -4,12 +4,13 @@
 
     runs/<name>/  recipe.yaml  environment.json  metrics.json  history.jsonl  predictions/{validation,test}.jsonl
                   plots/*.png  report.html  model/ (what is published)  checkpoints/ (what resume reads)
-                  hub.json (what was published last)
+                  hub.json (what was published last)  data/*.parquet (rows that were given from Python; never published)
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +20,17 @@ from typing import Any
 from hftune.config.load import load_recipe, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import Damaged, checked_name, read_json, read_jsonl, refuse_links, write_json, write_jsonl, write_text
+from hftune.files import (
+    STORED_HERE,
+    Damaged,
+    checked_name,
+    read_json,
+    read_jsonl,
+    refuse_links,
+    write_json,
+    write_jsonl,
+    write_text,
+)
 from hftune.runs.lock import LOCK, OWNER, exclusive
 from hftune.runs.naming import free_name, refuse_unwritable
 from hftune.runs.shapes import Course, Machine, Metrics, Prediction, Pushed, Shape, problem
@@ -27,6 +38,7 @@ from hftune.runs.shapes import Course, Machine, Metrics, Prediction, Pushed, Sha
 RECIPE = "recipe.yaml"
 SEED_PREFIX = "seed-"
 RUN = "a run directory"
+DATA = "data"
 
 
 @dataclass(frozen=True)
@@ -139,6 +151,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def data(self) -> Path:
+        """The rows that were given from Python, as parquet; absent where the data are files or a Hub dataset."""
+        return self.path / DATA
+
+    @property
     def published(self) -> Path:
         """What the run brought to the Hub last; absent where nothing was pushed."""
         return self.path / "hub.json"
@@ -163,6 +180,10 @@ class RunDir:
         """Remove the directory again when the request was refused before anything was written."""
         if not self.path.is_dir() or in_use(self.path):
             return
+        if self.data.is_dir():
+            for rows in self.data.iterdir():
+                rows.unlink()
+            self.data.rmdir()
         for left in (self.path / LOCK, self.path / OWNER):
             left.unlink(missing_ok=True)
         if self.checkpoints.is_dir():
@@ -175,8 +196,13 @@ class RunDir:
         write_text(self.recipe, recipe_yaml(recipe))
 
     def read_recipe(self) -> Recipe:
-        """The recipe of this run."""
-        return load_recipe(self.recipe)
+        """The recipe of this run; rows that are stored with it are found wherever the run is now."""
+        recipe = load_recipe(self.recipe)
+        is_seed = self.path.name.startswith(SEED_PREFIX)  # the seeds of a group share theirs
+        for folder in (self.data, *([self.path.parent / DATA] if is_seed else [])):
+            if Path(recipe.data.dataset_name).name == DATA and (folder / STORED_HERE).is_file():
+                return with_data(recipe, folder)
+        return recipe
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Keep what ``hftune.runs.environment.describe`` found."""
@@ -247,14 +273,34 @@ def is_run(path: Path) -> bool:
 
 
 def in_use(path: Path) -> bool:
-    """Whether there is more here than hidden files and empty folders, which a run killed at its start leaves."""
+    """Whether there is more here than a run that was killed at its start leaves.
+
+    That is hidden files, empty folders, and rows that it has stored.
+    """
     if not path.is_dir():
         return path.exists() or path.is_symlink()
-    return any(not entry.name.startswith(".") and not _is_empty_folder(entry) for entry in path.iterdir())
+    return any(
+        not entry.name.startswith(".")
+        and not _is_empty_folder(entry)
+        and not (entry.name == DATA and _is_stored_data(entry))
+        for entry in path.iterdir()
+    )
+
+
+def with_data(recipe: Recipe, folder: Path | str) -> Recipe:
+    """The recipe with its data in this folder."""
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"dataset_name": str(folder)})})
 
 
 def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
+
+
+def _is_stored_data(path: Path) -> bool:
+    """Whether a folder holds nothing but splits that hftune stored, whole or half written."""
+    return (path / STORED_HERE).is_file() and all(
+        re.fullmatch(r"\.hftune|\.?(train|validation|test)\.parquet(\..*)?", entry.name) for entry in path.iterdir()
+    )
 
 
 def runs_in(folder: Path) -> list[RunDir]:

@@ -2,6 +2,7 @@
 
 runs/<study>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/*.png  report.html
                logs/ (what workers said)   before/<stage>/seed-<n>/ (runs that others start from)
+               data/*.parquet (rows that were given from Python)
                for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
 """
 
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError
 from hftune.files import read_jsonl, refuse_links, write_jsonl, write_text
-from hftune.runs.directory import RunDir, in_use
+from hftune.runs.directory import DATA, RunDir, in_use
 from hftune.runs.group import seed_path
 from hftune.runs.lock import exclusive
 from hftune.studies.plan import Plan, grid, plan_yaml, read_plan, setting_of
@@ -92,7 +94,7 @@ def is_study(path: Path) -> bool:
 
 
 @contextmanager
-def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
+def begun(path: Path, plan: Plan, rows: InMemoryData | None = None) -> Iterator[StudyDir]:
     """Make the folder of a study, or take it up again, and hold it for this process alone.
 
     Raises:
@@ -107,6 +109,8 @@ def begun(path: Path, plan: Plan) -> Iterator[StudyDir]:
             f"can't make the study's folder {path}: {error.strerror}", hint="name another folder with --output"
         ) from error
     with exclusive(path):
+        if rows is not None:
+            rows.store(path / DATA, begun=is_study(path))
         write_text(path / PLAN, plan_yaml(plan))
         yield study
 

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 from hftune.config.load import recipe_yaml
 from hftune.config.recipe import Recipe
+from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError
+from hftune.opening import with_dtype_of
 from hftune.runs.directory import RunDir, is_run
 from hftune.studies.folder import StudyDir, begun
 from hftune.studies.plan import Plan, check, recipe_for, stage_recipe
@@ -93,7 +95,8 @@ class Foreman:
         )
 
     def _training(self, run: RunDir, recipe: Recipe, **facts: Any) -> Order:
-        if is_run(run.path) and run.read_recipe().model_dump(exclude={"hub"}) != recipe.model_dump(exclude={"hub"}):
+        begun = run.read_recipe() if is_run(run.path) else None
+        if begun and begun.model_dump(exclude={"hub"}) != with_dtype_of(begun, recipe).model_dump(exclude={"hub"}):
             raise HftuneError(
                 f"{run.path} was made with another recipe than the study gives now",
                 hint="a study goes on with the recipe it began with; begin another one with --output",
@@ -187,7 +190,13 @@ class Foreman:
 
 
 def sweep(
-    plan: Plan, output: Path, *, jobs: int = 1, hire: Hire | None = None, watcher: Watcher | None = None
+    plan: Plan,
+    output: Path,
+    *,
+    jobs: int = 1,
+    hire: Hire | None = None,
+    watcher: Watcher | None = None,
+    rows: InMemoryData | None = None,
 ) -> Outcome:
     """Carry out a study; starting it again costs only the runs that are not complete.
 
@@ -197,6 +206,7 @@ def sweep(
         jobs: Runs at once.
         hire: Who carries out the runs; workers on this machine where not given.
         watcher: Hears how far it is.
+        rows: Data that were given from Python, to be stored in the study's folder; the plan names them there.
 
     Raises:
         HftuneError: The plan can't be carried out; nothing was trained.
@@ -204,7 +214,7 @@ def sweep(
         RunFailed: Not one run of the study succeeded.
     """
     check(plan)
-    with begun(output, plan) as study:
+    with begun(output, plan, rows) as study:
         foreman = Foreman(study, plan, watcher or Unwatched())
         if plan.search is None:
             pieces = foreman.pieces()

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.runs.directory import RunDir, is_run
+from hftune.files import STORED_HERE
+from hftune.runs.directory import RunDir, is_run, with_data
 from hftune.runs.group import seed_runs
 from hftune.studies.folder import StudyDir, is_study
 from hftune.studies.settings import described
@@ -62,7 +64,7 @@ def collect(paths: Sequence[Path]) -> list[System]:
             )
     groups: dict[str, list[RunDir]] = {}
     for run in runs:
-        recipe = run.read_recipe()
+        recipe = _compared_recipe(run)
         same = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": 0})})
         groups.setdefault(same.model_dump_json(exclude={"hub"}), []).append(run)
     members = [sorted(group, key=lambda run: run.read_recipe().train.seed) for group in groups.values()]
@@ -121,6 +123,15 @@ def _item_score(row: dict[str, Any], metric: str) -> float:
     return float(-np.log(max(row["probabilities"][row["gold"]], 5e-7)))
 
 
+def _compared_recipe(run: RunDir) -> Recipe:
+    """The recipe of a run, in which rows that were given from Python are named by their hash, not by their folder."""
+    recipe = run.read_recipe()
+    folder = Path(recipe.data.dataset_name)
+    if not (folder / STORED_HERE).is_file():
+        return recipe
+    return with_data(recipe, Path(f"rows-{run.read_metrics()['data']['fingerprints']['train'][:8]}"))
+
+
 def _runs_at(path: Path) -> list[RunDir]:
     if is_run(path):
         return [RunDir.open(path)]
@@ -140,7 +151,7 @@ def _refuse_twins(runs: Sequence[RunDir]) -> None:
 
 def _names(runs: Sequence[RunDir]) -> list[str]:
     """What tells the recipes apart, or the folders where that is too much to read or not enough."""
-    flat = [_flat(run.read_recipe().model_dump(mode="json", exclude={"hub"})) for run in runs]
+    flat = [_flat(_compared_recipe(run).model_dump(mode="json", exclude={"hub"})) for run in runs]
     keys = list(dict.fromkeys(key for values in flat for key in values if key != "train.seed"))
     telling = [key for key in keys if len({str(values.get(key)) for values in flat}) > 1]
     by_difference = [described({key: _scalar(values.get(key)) for key in telling}) for values in flat]

@@ -116,6 +116,22 @@ def fit(trainer: HftuneTrainer, resume: bool | Path = False) -> Fitted:
     return _fitted(trainer)
 
 
+def ready(trainer: HftuneTrainer) -> None:
+    """Make ``trainer.train()`` train as ``fit`` does, for callers who drive the trainer themselves.
+
+    Raises:
+        HftuneError: The launch shards the weights, which ``fit`` takes apart and puts together.
+    """
+    if trainer.sharding:
+        raise HftuneError(
+            f"this launch shares the weights out with {trainer.sharding}, which a trainer driven by hand can't",
+            hint="use hftune.train, or launch with data parallelism",
+        )
+    if trainer.args.should_save:
+        trainer.checkpoints.directory.mkdir(parents=True, exist_ok=True)
+    trainer.add_callback(_ByHand(trainer))
+
+
 def _what_to_lower(trainer: HftuneTrainer) -> tuple[str, str]:
     """The setting that training's memory goes with, and what makes the same updates with less."""
     batches = trainer.batches
@@ -159,6 +175,24 @@ class _AtStart(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.trainer.restore_progress(self.checkpoint)
+
+
+class _ByHand(TrainerCallback):  # type: ignore[misc]
+    """What ``fit`` does around ``trainer.train()``, where the caller calls it."""
+
+    def __init__(self, trainer: HftuneTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        trainer, step = self.trainer, self.trainer.state.global_step
+        if step == 0:  # a checkpoint brings its own random state
+            set_seed(trainer.args.seed + trainer.args.process_index)
+        if trainer.args.should_save:
+            trainer.history.rewind(step)
+        trainer.restore_progress(trainer.checkpoints.at(step) if step else None)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.listener.end()
 
 
 def _checkpoint(trainer: HftuneTrainer, resume: bool | Path) -> Path | None:
