@@ -98,7 +98,7 @@ def save_adapter(model: PeftModel, folder: Path, base: ModelSection) -> None:
     merged = cached_path(base.model_name_or_path, CONFIG, base.model_revision) is not None
     beside = base.from_scratch or Path(base.model_name_or_path).exists() or merged
     config.base_model_name_or_path = BESIDE if beside else base.model_name_or_path
-    config.model_revision = None if beside else base.model_revision
+    config.revision = None if beside else base.model_revision
     # False: peft would ask the Hub whether the vocabulary has changed, and it never has.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink()  # an empty form; the card of the run is written elsewhere
