@@ -90,11 +90,13 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     """Several methods as one study; the other flags hold for each of them."""
     from hftune.cli.sweep import carry_out
 
-    for flag, keys, instead in (
-        ("--merge", ("method.merge",), "leave it out: scores are the same"),
-        ("--push-to-hub", ("hub.push_to_hub", "hub.hub_model_id"), "publish the run you choose: hftune push RUN REPO"),
+    publish = "publish the run you choose: hftune push RUN REPO"
+    for flag, key, instead in (
+        ("--merge", "method.merge", "leave it out: scores are the same"),
+        ("--push-to-hub", "hub.push_to_hub", publish),
+        ("--hub-model-id", "hub.hub_model_id", publish),
     ):
-        if any(typed.settings.get(key) for key in keys):
+        if typed.settings.get(key):
             raise HftuneError(f"{flag} is for one method, and these are {len(methods)}", hint=instead)
     seed = typed.settings.get("train.seed")
     if typed.seeds is not None and seed is not None:
