@@ -27,7 +27,7 @@ from hftune.runs.report import write_report
 from hftune.tasks import TASKS
 from hftune.tasks.features import precompute
 from hftune.tasks.task import DataFacts, Evaluation, Task, scored_baselines
-from hftune.training.launch import agreed, is_main_process, join, seed_everything
+from hftune.training.launch import HALF_AN_HOUR, agreed, is_main_process, join, seed_everything
 from hftune.training.memory import forget_peak
 from hftune.training.progress import Listener, Silent
 from hftune.verify import verify
@@ -64,7 +64,7 @@ def train(
     recipe: Recipe,
     output: str | Path | None = None,
     *,
-    resume: bool = False,
+    resume: bool | Path = False,
     overwrite: bool = False,
     score: Sequence[str] = SCORED,
     rows: InMemoryData | None = None,
@@ -76,7 +76,7 @@ def train(
     Args:
         recipe: What to do; from ``load_recipe``.
         output: The run directory; a new one below runs/ where not given.
-        resume: Go on from the last good checkpoint in output; a complete run is returned as it is.
+        resume: Continue from the last good checkpoint in output, or from this one; a complete run is returned as it is.
         overwrite: Move a run that is at output aside, to a free name next to it.
         score: Splits to score at the end. Studies leave test out until a setting is selected.
         rows: Data that were given from Python; they are stored with the run, and its recipe names them.
@@ -87,15 +87,15 @@ def train(
         HftuneError: The request can't be carried out; nothing was trained and nothing is left behind.
         RunFailed: Training or verification went wrong; checkpoints are kept.
     """
-    join(recipe.train.use_cpu)
+    join(recipe.train.use_cpu, recipe.train.passed_on.get("ddp_timeout", HALF_AN_HOUR))
     listener = listener if listener and is_main_process() else Silent()
-    _refuse_both(resume, overwrite)
+    _refuse_both(bool(resume), overwrite)
     path = agreed(default_path(recipe) if output is None else Path(output))
     if resume and is_run(path) and (run := RunDir.open(path, to_train=True)).complete:
         return _returned(run, recipe, rows, listener)
 
     with (
-        opened(path, recipe, resume, overwrite=overwrite, rows=rows, listener=listener) as (run, recipe),
+        opened(path, recipe, bool(resume), overwrite=overwrite, rows=rows, listener=listener) as (run, recipe),
         hub.Publication(recipe, run, listener) as publication,
     ):
         job = assemble(recipe, run, listener)
@@ -180,7 +180,7 @@ def train_seeds(
     command: str | None = None,
 ) -> tuple[Path, dict[str, Any], list[RunResult]]:
     """Train once with each seed; the group's folder, its mean ± std, and the runs. Arguments as of ``train``."""
-    join(recipe.train.use_cpu)
+    join(recipe.train.use_cpu, recipe.train.passed_on.get("ddp_timeout", HALF_AN_HOUR))
     listener = listener if listener and is_main_process() else Silent()
     if recipe.hub.pushes:
         raise HftuneError(

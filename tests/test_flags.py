@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import crash_case
 import pytest
 from tiny import rows, write_csv
 
 from hftune import cli
 from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
-from hftune.config import load_recipe
+from hftune.config import load_recipe, recipe_yaml
 from hftune.config.kinds import all_settings, owners, spellings
 from hftune.config.train import REMOVED
 from hftune.errors import HftuneError
@@ -331,3 +332,24 @@ def test_help_answers_at_once() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("task", crash_case.TASKS)
+def test_train_runs_a_recipe_of_every_task(
+    hftune: Hftune, task: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = crash_case.write_data(tmp_path_factory.mktemp("data"))
+    file = tmp_path / "mine.yaml"
+    file.write_text(recipe_yaml(crash_case.recipe(home, task)), encoding="utf-8")
+    out = tmp_path / "run"
+    code, _, err = hftune("train", str(file), "--max_steps", "2", "--output_dir", str(out), "--seed", "3")
+    assert code == 0, err
+    recipe = load_recipe(out)
+    assert (recipe.task.kind, recipe.train.max_steps, recipe.train.seed) == (task, 2, 3)
+    assert recipe.train.bf16 is False and recipe.train.fp16 is False, "what was chosen is stated"
+
+
+def test_train_needs_one_recipe(hftune: Hftune) -> None:
+    assert hftune("train")[0] == 2
+    code, _, err = hftune("train", "classify/reviews", "--recipe", "classify/reviews")
+    assert code == 2 and "named twice" in err

@@ -87,7 +87,7 @@ def run_training(typed: Typed, *, task: str, recipe: str | None, default: str | 
     from hftune.quiet import quiet_libraries
 
     quiet_libraries()
-    how: dict[str, Any] = {"resume": typed.resume, "score": splits, **({"overwrite": True} if typed.overwrite else {})}
+    how: dict[str, Any] = {"resume": typed.resume, "overwrite": typed.overwrite, "score": splits}
     with Watcher() as listener:
         if typed.dry_run:
             print_dry_run(try_out(resolved, typed.output, listener), typed.as_json)
