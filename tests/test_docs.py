@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -20,13 +21,21 @@ from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_setti
 from hftune.config import catalogue, load_recipe
 from hftune.config.kinds import all_settings, section_kinds, section_names
 from hftune.config.names import is_switch, known_names
-from hftune.config.train import REMOVED
+from hftune.config.train import REFUSED, REMOVED, TrainSection
 from hftune.config.training_arguments import argument_fields
+from hftune.studies.plan import check, read_plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "data/*/README.md", "benchmarks/*.md", "recipes/**/*.yaml", "recipes/**/*.sbatch")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "data/*/README.md",
+        "benchmarks/*.md",
+        "recipes/**/*.yaml",
+        "recipes/**/*.sbatch",
+    )
     for page in ROOT.glob(pattern)
     if page.name != "CHANGELOG.md"  # it has the names of its time
 )
@@ -162,10 +171,11 @@ def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from hftune.cli import sweep, train
 
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "recipe.yaml").write_text("train: {seed: 1}\n")
-    (tmp_path / "my.yaml").write_text("train: {seed: 1}\n")
-    (study,) = re.findall(r"## A study file\n```yaml\n(.*?)```", (ROOT / "docs" / "studies.md").read_text(), re.DOTALL)
-    (tmp_path / "mine.yaml").write_text(study)
+    (tmp_path / "runs" / "a" / "recipe.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
+    (tmp_path / "my.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
+    page = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    (study,) = re.findall(r"## A study file\n```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(study, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
     def resolve(typed: Any, *, task: str, recipe: str | None, default: str | None) -> None:
@@ -244,23 +254,20 @@ def test_every_setting_in_the_documents_exists() -> None:
 def test_yaml_in_the_documents_is_in_order(no_work: Path) -> None:
     for page in sorted((ROOT / "docs").glob("*.md")):
         for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            stated = yaml.safe_load(block)
-            if stated.keys() <= set(section_names()):
-                (no_work / "snippet.yaml").write_text(block)
-                load_recipe("snippet.yaml")
+            snippet = no_work / "snippet.yaml"
+            snippet.write_text(block, encoding="utf-8")
+            if yaml.safe_load(block).keys() <= set(section_names()):
+                load_recipe(snippet)
             else:
-                from hftune.studies.plan import check, read_plan
-
-                (no_work / "snippet.yaml").write_text(block)
-                check(read_plan(no_work / "snippet.yaml"))
+                check(read_plan(snippet))
 
 
 def test_python_in_the_documents_names_what_there_is() -> None:
     """Imports work, and keywords of ``hftune.train`` are settings."""
-    import ast
-
-    own = {"task", "data", "model", "recipe", "output_dir", "overwrite", "resume", "callbacks"}
+    own = {"task", "data", "recipe", "seeds", "output_dir", "overwrite", "resume", "dry_run", "progress"}
     for page in PAGES:
+        if page.name == "python.md":
+            continue  # its blocks are run
         for block in python_of(page) if page.suffix == ".md" else ():
             for node in ast.walk(ast.parse(block)):
                 if isinstance(node, ast.ImportFrom) and node.module == "hftune":
@@ -270,6 +277,8 @@ def test_python_in_the_documents_names_what_there_is() -> None:
                     assert names <= {*known_names(None), *own}, page
 
 
-def test_names_that_transformers_removed_are_in_the_document() -> None:
+def test_refused_and_removed_fields_are_in_the_document() -> None:
     text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [name for name in REMOVED if f"`--{name}" not in text] == []
+    assert [name for name in REFUSED if f"`{name}`" not in text] == []
+    assert f"{len(TrainSection.model_fields.keys() & argument_fields().keys())} fields" in text
