@@ -26,25 +26,15 @@ from hftune.config.training_arguments import argument_fields
 from hftune.studies.plan import check, read_plan
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(
-    page
-    for pattern in (
-        "*.md",
-        "docs/*.md",
-        "data/*/README.md",
-        "benchmarks/*.md",
-        "recipes/**/*.yaml",
-        "recipes/**/*.sbatch",
-    )
-    for page in ROOT.glob(pattern)
-    if page.name != "CHANGELOG.md"  # it has the names of its time
-)
+PATTERNS = ("*.md", "docs/*.md", "data/*/README.md", "benchmarks/*.md", "recipes/**/*.yaml", "recipes/**/*.sbatch")
+PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern) if page.name != "CHANGELOG.md")
+"""Documents of today; the CHANGELOG has the names of its time."""
 TRAINS = ("train", "classify", "joint", "pretrain", "finetune", "boolq")
-OTHER_TOOLS = frozenset(
-    "--cpu --multi_gpu --num_processes --config_file --machine_rank --main_process_ip --kill-on-bad-exit --requeue "
-    "--signal --nodes --gpus-per-node --nproc_per_node --num_machines --version --debug --help --help-all "
-    "--folder".split()
-)
+OTHER_TOOLS = {
+    *("--cpu", "--multi_gpu", "--num_processes", "--num_machines", "--config_file", "--machine_rank"),
+    *("--main_process_ip", "--nproc_per_node", "--kill-on-bad-exit", "--requeue", "--signal", "--nodes"),
+    *("--gpus-per-node", "--folder", "--version", "--debug", "--help", "--help-all"),
+}
 """Flags of accelerate, torchrun, Slurm and our scripts, and those of every command."""
 
 
