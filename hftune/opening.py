@@ -64,6 +64,7 @@ def opened(
         return
     recipe = recipe if rows is None else with_data(recipe, path / DATA)
     moved: Path | None = None
+    held = False  # what another process is about to use is not ours to remove
     new_folders = [folder for folder in path.parents if not folder.exists()]
     if resume and is_run(path):
         recipe = refuse_other_recipe(RunDir.open(path, to_train=True), recipe)
@@ -73,6 +74,7 @@ def opened(
     try:
         run = RunDir(path) if resume and is_run(path) else RunDir.create(path)
         with run.locked(), _says_how_to_go_on(path), ending_at_once(), out_of_memory(*_what_to_lower(recipe)):
+            held = True
             remove_staged(path)
             if rows is not None:
                 rows.store(run.data, begun=is_run(path))
@@ -81,7 +83,8 @@ def opened(
             wait_for_everyone()
             yield run, agreed(recipe)
     finally:
-        RunDir(path).discard_if_not_begun()
+        if held:
+            run.discard_if_not_begun()
         if not path.exists():
             _remove_empty(new_folders)
         if moved is not None:

@@ -548,6 +548,15 @@ def test_a_run_that_was_killed_at_its_start_is_no_hindrance(here: Path) -> None:
     assert (here / "b" / "data" / "train.parquet").read_bytes() == b"mine"
 
 
+def test_the_rows_of_a_run_that_another_process_begins_stay(here: Path) -> None:
+    (here / "a").mkdir()
+    with RunDir(here / "a").locked():
+        from_python(ROWS[:6]).write(here / "a" / "data")
+        with pytest.raises(hftune.HftuneError, match="being used by"):
+            hftune.train(data=FRAME, output_dir="a", **SILENT)
+    assert read_stored(here / "a" / "data").fingerprint() == from_python(ROWS[:6]).fingerprint()
+
+
 def test_hints_name_keywords() -> None:
     hint = "go on with that run: --output runs/a --resume; or --set train.max_steps=3, see `hftune x --resume`"
     wanted = "go on with that run: output_dir='runs/a' resume=True; or max_steps=3, see `hftune x --resume`"
