@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,8 @@ def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         values = {name: given.get(name) for name in names} | {"settings": given.get("settings") or {}}
         sweep._plan(*values.values())
 
+    for name in TRAINS:  # all before the first is replaced: each imports the function from another of them
+        import_module(f"hftune.cli.{name}")
     for name in TRAINS:
         monkeypatch.setattr(f"hftune.cli.{name}.run_training", resolve)
     monkeypatch.setattr(sweep, "carry_out", plan)
