@@ -12,10 +12,10 @@ from pydantic import Field
 import hftune
 from hftune.config import Recipe, RecipeError, kinds, load, load_recipe, recipe_yaml, schema, setting_rows
 from hftune.config.data import CorpusData, LabeledData, QuestionData
-from hftune.config.method import FullMethod
 from hftune.config.section import Section
 from hftune.config.task import ClassifyTask, SpanTask, Task
 from hftune.errors import HftuneError
+from hftune.methods.full import FullMethod
 
 
 class LoraMethod(Section):

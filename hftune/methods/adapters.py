@@ -73,14 +73,5 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
             )
 
 
-def prompt_shape(model: PreTrainedModel, token_dim: int) -> dict[str, int]:
-    """What peft would guess from names in the configuration, which not every architecture has."""
-    return {
-        "token_dim": token_dim,
-        "num_layers": model.config.num_hidden_layers,
-        "num_attention_heads": model.config.num_attention_heads,
-    }
-
-
 def _merged(adapted: PeftModel) -> PreTrainedModel:
     return adapted.merge_and_unload()
