@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
         *("errors", "assets", "files", "suggest", "escapes", "cache"),
         *("pickles", "portability", "child_process", "machine"),
     },
-    {"config.section", "config.source_fields"},
+    {"config.section"},
     {"methods"},
     {"config"},
     {"data", "models", "training", "evaluation", "runs"},

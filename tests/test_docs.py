@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import generated_docs
 import pytest
 
 from hftune.cli import COMMANDS
@@ -56,8 +57,13 @@ def test_a_recipe_opens_with_the_command_that_runs_it(entry: object) -> None:
 def test_every_setting_of_a_method_is_in_its_document() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     settings = {name for section in section_kinds("method").values() for name in section.model_fields} - {"kind"}
-    assert len(settings) >= 11
+    assert len(settings) >= 10
     assert {name for name in settings if f"`{name}`" not in text} == set()
+
+
+def test_the_tables_of_methods_are_those_that_are_generated() -> None:
+    page = generated_docs.PAGE.read_text(encoding="utf-8")
+    assert page == generated_docs.filled(page), "run python tests/generated_docs.py"
 
 
 def test_there_are_recipes() -> None:
