@@ -12,6 +12,7 @@ from pydantic import Field
 
 from hftune.methods.architectures import check
 from hftune.methods.bitfit import BitfitMethod
+from hftune.methods.dora import DoraMethod
 from hftune.methods.full import FullMethod
 from hftune.methods.head import HeadMethod
 from hftune.methods.ia3 import Ia3Method
@@ -35,6 +36,7 @@ METHODS: dict[str, type[Method]] = {
     "prompt": PromptMethod,
     "ptuning": PTuningMethod,
     "lora": LoraMethod,
+    "dora": DoraMethod,
     "ia3": Ia3Method,
     "bitfit": BitfitMethod,
 }
