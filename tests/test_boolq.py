@@ -268,20 +268,18 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
         kind for kind in METHODS if kind in plan.grid["method.kind"]
     ]
     given: dict[str, Any] = {}
-    monkeypatch.setattr(command, "sweep", lambda **arguments: given.update(arguments))
+    monkeypatch.setattr(command, "carry_out", lambda **arguments: given.update(arguments))
     code, _, err = hftune(
         "boolq", "--method", "all", "--model", "some/model", "--seed", "4", "--max-train-samples", "50", "-j", "2"
     )
     assert code == 0, err
     assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
     assert given["grid"] == [f"method.kind={','.join(METHODS)}"]
-    assert given["sets"] == [
-        *('model.model_name_or_path="some/model"', "data.max_train_samples=50"),
-        *("train.learning_rate=null", "train.num_train_epochs=null"),
-    ]
+    assert given["settings"] == {"model.model_name_or_path": "some/model", "data.max_train_samples": 50}
+    assert given["sets"] == ["train.learning_rate=null", "train.num_train_epochs=null"]
     assert given["dry_run"] is False
     assert hftune("boolq", "--method", "all", "--dry-run")[0] == 0 and given["dry_run"] is True
-    for flag in (("--merge",), ("--hub-model-id", "a/b")):
+    for flag in (("--merge",), ("--push-to-hub",), ("--hub-model-id", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
     assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["grid"] == ["method.kind=lora,head"]

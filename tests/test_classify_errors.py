@@ -33,7 +33,7 @@ VOCABULARY = {
         (["--model", "scratch:bert-tinny"], ["bert-tiny"]),
         (["--model", "nobody/nothing"], ["scratch:bert-tiny"]),
         (["--model", "./no-such-folder"], ["no-such-folder"]),
-        (["--max-length", "600"], ["600", "512"]),
+        (["--set", "data.max_seq_length=600"], ["600", "512"]),
         (["--set", "train.metric_for_best_model=acuracy"], ["acuracy", "accuracy"]),
         (["--set", "task.metrics=[no_such_metric]"], ["no_such_metric"]),
         (["--set", "task.class_weights={good: 1}"], ["bad"]),
@@ -63,7 +63,7 @@ def test_data_that_is_not_there(here: Path, hftune: Hftune) -> None:
 
 def test_labels_of_dev_that_train_does_not_have(here: Path, hftune: Hftune) -> None:
     data = csv_folder(here / "data")
-    write_csv(data / "dev.csv", [("ugly", "a text"), ("bad", "another")], ("label", "text"))
+    write_csv(data / "validation.csv", [("ugly", "a text"), ("bad", "another")], ("label", "text"))
     code, _, err = hftune("classify", "--data", str(data))
     assert (code, "ugly" in err) == (2, True)
 

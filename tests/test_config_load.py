@@ -218,7 +218,7 @@ def test_a_change_of_kind_leaves_the_old_settings_out(tmp_path: Path, caplog: py
 def test_a_missing_kind_is_the_default_kind(tmp_path: Path) -> None:
     assert load_recipe(write(tmp_path, "method: {}\n")).method == FullMethod()
     assert load_recipe(write(tmp_path, "method:\n"), {"method.kind": "lora"}).method == LoraMethod()
-    assert "It belongs to kind lora." in problems(sets=["method.r=3"])["method.r"]
+    assert "It belongs to kind lora: set method.kind" in problems(sets=["method.r=3"])["method.r"]
 
 
 @pytest.mark.usefixtures("three_methods")
@@ -266,7 +266,7 @@ def test_data_are_of_the_kind_that_the_task_reads(tmp_path: Path) -> None:
     assert load_recipe(path, sets=["data.kind=corpus"], task="span").data.dataset_name == "mine.txt", (
         "the kind it had anyway"
     )
-    assert "It belongs to kind corpus." in problems(path)["data.documents"]
+    assert "It belongs to kind corpus: set data.kind" in problems(path)["data.documents"]
 
 
 def test_data_that_do_not_suit_the_task_are_refused() -> None:
@@ -288,7 +288,7 @@ def test_schema_describes_every_setting() -> None:
     for name, definition in whole["$defs"].items():
         for key, value in definition["properties"].items():
             assert key == "kind" or value.get("description"), f"{name}.{key} has no sentence under it"
-    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
+    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub", "by_method"}
     assert list(schema("hub")["$defs"]) == ["HubSection"]
     assert {row.path for row in setting_rows("hub")} == {
         "hub.hub_model_id",

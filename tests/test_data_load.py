@@ -338,7 +338,11 @@ def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:
         ("text text_pair label", {}, ("text", "text_pair")),
         ("text question passage", {}, ("text", None)),
         ("headline text", {"text_column_name": "headline"}, ("headline", None)),
-        ("old new", {"text_column_name": "old", "text_pair_column_name": "new", "label_column_name": "gone"}, ("old", "new")),
+        (
+            "old new",
+            {"text_column_name": "old", "text_pair_column_name": "new", "label_column_name": "gone"},
+            ("old", "new"),
+        ),
         ("text text_pair", {"text_column_name": "old", "text_pair_column_name": "new"}, ("text", "text_pair")),
         ("question passage", {"text_pair_column_name": "none"}, ("question", None)),
         ("answer id", {"text_column_name": "answer"}, ("answer", None)),

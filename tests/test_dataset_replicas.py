@@ -67,12 +67,12 @@ class Refused:
 
 def glue(subset: str, *labels: str, pair: bool = True, hidden: bool = True, notes: tuple[str, ...] = ()) -> Works:
     said = (*notes, *(["test has no labels: it gets predictions and no scores"] if hidden else []))
-    return Works("nyu-mll/glue", {"subset": subset}, labels, pair, notes=said, hidden_test=hidden)
+    return Works("nyu-mll/glue", {"dataset_config_name": subset}, labels, pair, notes=said, hidden_test=hidden)
 
 
 EMOTIONS = ("sadness", "joy", "love", "anger", "fear", "surprise")
 THREE_WAY = ("entailment", "neutral", "contradiction")
-FROM_HUB = {"revision": CONVERTED}
+FROM_HUB = {"dataset_revision": CONVERTED}
 WORKS = (
     Works("google/boolq", {}, ("false", "true"), pair=True, sizes=(TRAIN - 5, HELD_OUT, 5), notes=("test was made",)),
     Works(
@@ -94,8 +94,8 @@ WORKS = (
         "mnli",
         *THREE_WAY,
         notes=(
-            "validation is the split 'validation_matched'; --set data.validation_file=validation_mismatched",
-            "test is the split 'test_matched'; --set data.test_file=test_mismatched",
+            "validation is the split 'validation_matched'; --set data.validation_split_name=validation_mismatched",
+            "test is the split 'test_matched'; --set data.test_split_name=test_mismatched",
         ),
     ),
     glue("mrpc", "not_equivalent", "equivalent", hidden=False),
@@ -122,7 +122,7 @@ WORKS = (
     ),
     Works(
         "dair-ai/emotion",
-        {"subset": "unsplit"},
+        {"dataset_config_name": "unsplit"},
         EMOTIONS,
         sizes=(116, 14, 14),
         notes=("validation was made from train",),
@@ -132,7 +132,7 @@ WORKS = (
     Works("odegiber/hate_speech18", FROM_HUB, ("noHate", "hate", "idk/skip", "relation"), sizes=(76, 10, 10)),
     Works(
         "aps/super_glue",
-        FROM_HUB | {"subset": "cb"},
+        FROM_HUB | {"dataset_config_name": "cb"},
         ("entailment", "contradiction", "neutral"),
         pair=True,
         hidden_test=True,
@@ -147,26 +147,26 @@ REFUSED = (
     ),
     Refused(
         "nyu-mll/glue",
-        {"subset": "sst-2"},
+        {"dataset_config_name": "sst-2"},
         ("no configuration 'sst-2'", "'sst2'"),
         ("did you mean 'sst2'?", "--set data.dataset_config_name=NAME"),
     ),
     Refused(
         "nyu-mll/glue",
-        {"subset": "stsb"},
+        {"dataset_config_name": "stsb"},
         ("the label 3.8 is not a whole number", "scores from 0 to 5", "regression"),
         ("regression is not supported yet", "--label-column"),
     ),
     Refused(
         "nyu-mll/glue",
-        {"subset": "ax"},
+        {"dataset_config_name": "ax"},
         ("configuration 'ax', has no training split", "its splits are 'test'"),
         ("`hftune evaluate RUN --data nyu-mll/glue --set data.dataset_config_name=ax`",),
     ),
     *(
         Refused(
             "nyu-mll/glue",
-            {"subset": subset},
+            {"dataset_config_name": subset},
             (f"configuration '{subset}', has no training split", "its splits are 'validation', 'test'"),
             (f"`hftune evaluate RUN --data nyu-mll/glue --set data.dataset_config_name={subset} --split validation`",),
         )
@@ -174,11 +174,13 @@ REFUSED = (
     ),
     Refused(
         "google/boolq",
-        {"subset": "boolq"},
+        {"dataset_config_name": "boolq"},
         ("no configuration 'boolq'; it has 'default'",),
         ("data.dataset_config_name",),
     ),
-    Refused("stanfordnlp/imdb", {"train": "unsupervised"}, ("48 rows that the source marks as unlabeled",), ()),
+    Refused(
+        "stanfordnlp/imdb", {"train_split_name": "unsupervised"}, ("48 rows that the source marks as unlabeled",), ()
+    ),
     Refused(
         "odegiber/hate_speech18",
         {},
@@ -197,7 +199,12 @@ REFUSED = (
         ("3 configurations", "'boolq', 'cb', 'rte'"),
         ("--set data.dataset_config_name=NAME",),
     ),
-    Refused("aps/super_glue", FROM_HUB | {"subset": "bolq"}, ("no configuration 'bolq'",), ("did you mean 'boolq'?",)),
+    Refused(
+        "aps/super_glue",
+        FROM_HUB | {"dataset_config_name": "bolq"},
+        ("no configuration 'bolq'",),
+        ("did you mean 'boolq'?",),
+    ),
     Refused(
         "tester/scripted",
         {},
@@ -247,7 +254,7 @@ def check_works(case: Works, seen: dict[str, Any]) -> None:
     "cases", [QUICK, pytest.param((*WORKS, *REFUSED), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_each_replica_is_read_or_refused(client: Client, replicas: None, cases: tuple[Works | Refused, ...]) -> None:
-    found = load_all(client, [{"name": case.repo, **case.settings} for case in cases])
+    found = load_all(client, [{"dataset_name": case.repo, **case.settings} for case in cases])
     for case, seen in zip(cases, found, strict=True):
         if isinstance(case, Works):
             assert "labels" in seen, (case, seen)
@@ -259,7 +266,7 @@ def test_each_replica_is_read_or_refused(client: Client, replicas: None, cases: 
 
 
 def test_every_replica_has_a_case() -> None:
-    cases = {(case.repo, case.settings.get("subset")) for case in (*WORKS, *REFUSED)}
+    cases = {(case.repo, case.settings.get("dataset_config_name")) for case in (*WORKS, *REFUSED)}
     assert {repo for repo, _ in cases} >= set(REPLICAS)
     assert {subset for repo, subset in cases if repo == "nyu-mll/glue"} >= set(REPLICAS["nyu-mll/glue"].configs)
 
@@ -338,7 +345,7 @@ def test_a_model_of_mnli_on_the_other_splits_and_configurations(client: Client, 
         "validation_mismatched": (
             "data.dataset_config_name=mnli",
             "--set",
-            "data.validation_file=validation_mismatched",
+            "data.validation_split_name=validation_mismatched",
             "--split",
             "validation",
         ),
@@ -359,7 +366,7 @@ def test_gated_private_and_unanswered(client: Client, replicas: None) -> None:
     hub.add_dataset("allenai/wildguardmix", files)
     hub.gate("allenai/wildguardmix", "dataset", members=["member"])
     hub.add_dataset(f"{hub.user}/secret", files, private=True)
-    gated, secret = {"name": "allenai/wildguardmix"}, {"name": f"{hub.user}/secret"}
+    gated, secret = {"dataset_name": "allenai/wildguardmix"}, {"dataset_name": f"{hub.user}/secret"}
 
     anonymous, hidden = load_all(client, [gated, secret])
     assert "is gated" in anonymous["message"] and "not logged in" in anonymous["message"]
@@ -385,20 +392,25 @@ def test_a_conversion_in_parts_and_its_cache(client: Client, replicas: None) -> 
     files = {f"default/{split}/0000.parquet": content for split, content in parts.items() if split != "train"}
     files |= {f"default/partial-train/000{number}.parquet": parts["train"] for number in range(2)}
     hub.add_dataset(name, files, revision=CONVERTED)
-    read, again = load_all(client, [{"name": name, "revision": CONVERTED}, {"name": name}])
+    read, again = load_all(client, [{"dataset_name": name, "dataset_revision": CONVERTED}, {"dataset_name": name}])
     assert tuple(read["sizes"].values()) == (TRAIN * 2, HELD_OUT, HELD_OUT)
     assert "the Hub converted only the first part of train" in read["notes"]
     assert "loading script (long_nli.py)" in again["message"]
 
 
 def test_what_was_read_once_is_read_offline(client: Client, replicas: None) -> None:
-    conversion = {"name": "aps/super_glue", "revision": CONVERTED, "subset": "cb"}
+    conversion = {"dataset_name": "aps/super_glue", "dataset_revision": CONVERTED, "dataset_config_name": "cb"}
     client.hub.add_dataset("tester/glue", REPLICAS["nyu-mll/glue"].files("tester/glue"))
-    rte = {"name": "tester/glue", "subset": "rte"}  # of which no other test reads another configuration
+    rte = {
+        "dataset_name": "tester/glue",
+        "dataset_config_name": "rte",
+    }  # of which no other test reads another configuration
     away = {"offline": True}
     read = load_all(client, [conversion, rte, conversion | away, rte | away])
     assert read[0]["labels"] and read[:2] == read[2:]
-    for case in load_all(client, [rte | {"subset": "wnli"} | away, conversion | {"subset": "boolq"} | away]):
+    for case in load_all(
+        client, [rte | {"dataset_config_name": "wnli"} | away, conversion | {"dataset_config_name": "boolq"} | away]
+    ):
         assert "the Hub can't be reached" in case["message"] and "not in the cache" in case["message"]
 
 
@@ -410,7 +422,7 @@ def test_examples_with_holes_do_not_stop_a_published_dataset(client: Client) -> 
     for name, rows in (("pairs", pairs), ("single", single)):
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         client.hub.add_dataset(f"tester/{name}", {"train.jsonl": lines, "validation.jsonl": lines})
-    kept, left = load_all(client, [{"name": f"tester/{name}", **held} for name in ("pairs", "single")])
+    kept, left = load_all(client, [{"dataset_name": f"tester/{name}", **held} for name in ("pairs", "single")])
     assert (
         kept["sizes"] == {"train": 24, "validation": 24}
         and "tester/pairs (train): 1 pair with one empty text kept" in kept["notes"]
@@ -431,6 +443,8 @@ def test_several_labels_and_unused_columns(client: Client) -> None:
     for name, found in rows.items():
         lines = "".join(json.dumps(row) + "\n" for row in found).encode()
         client.hub.add_dataset(f"tester/{name}", {"train.jsonl": lines, "test.jsonl": lines})
-    several, copa = load_all(client, [{"name": "tester/go"}, {"name": "tester/copa", "validation": "test"}])
+    several, copa = load_all(
+        client, [{"dataset_name": "tester/go"}, {"dataset_name": "tester/copa", "validation_split_name": "test"}]
+    )
     assert "expected one label, got [0, 4]" in several["message"] and "multi-label" in several["hint"]
     assert "columns that are not used: 'premise', 'choice1', 'choice2'" in "\n".join(copa["notes"])

@@ -1,19 +1,43 @@
-"""What the documents claim about tree, commands and tables, held against them."""
+"""What the documents claim about tree, commands, settings and tables, compared with the code."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+import shlex
 import subprocess
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import generated_docs
 import pytest
+import yaml
+from typer.core import TyperOption
 
-from hftune.cli import COMMANDS
-from hftune.config import catalogue
-from hftune.config.kinds import section_kinds
+from hftune import cli
+from hftune.cli import ALIASES, COMMANDS
+from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
+from hftune.config import catalogue, load_recipe
+from hftune.config.kinds import all_settings, section_kinds, section_names
+from hftune.config.names import is_switch, known_names
+from hftune.config.train import REFUSED, REMOVED, TrainSection
+from hftune.config.training_arguments import argument_fields
+from hftune.studies.plan import check, read_plan
 
 ROOT = Path(__file__).parent.parent
+PATTERNS = ("*.md", "docs/*.md", "data/*/README.md", "benchmarks/*.md", "recipes/**/*.yaml", "recipes/**/*.sbatch")
+PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern) if page.name != "CHANGELOG.md")
+"""Documents of today; the CHANGELOG has the names of its time."""
+TRAINS = ("train", "classify", "joint", "pretrain", "finetune", "boolq")
+OTHER_TOOLS = {
+    *("--cpu", "--multi_gpu", "--num_processes", "--num_machines", "--config_file", "--machine_rank"),
+    *("--main_process_ip", "--nproc_per_node", "--kill-on-bad-exit", "--requeue", "--signal", "--nodes"),
+    *("--gpus-per-node", "--folder", "--version", "--debug", "--help", "--help-all"),
+}
+"""Flags of accelerate, torchrun, Slurm and our scripts, and those of every command."""
 
 
 def tracked() -> list[str]:
@@ -99,3 +123,161 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
         if path.suffix in (".py", ".md", ".yaml", ".toml", ".txt", ".j2", ".css") and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
             assert not re.search(r"/(root|work)/", text), name
+
+
+def code_of(page: Path) -> Iterator[str]:
+    """The lines of a page that can be commands: of its code blocks, or of its comments."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".md":
+        text = "\n".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+        yield from text.replace("\\\n", " ").splitlines()
+        return
+    for block in re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from re.findall(r"^    (?=\S)(.*hftune .*)$", text, re.MULTILINE)
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """What is typed after ``hftune``, also behind a launcher."""
+    for line in code_of(page):
+        try:
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+        except ValueError:
+            continue  # a line of Python or of output
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+            del words[0]
+        starts = [place for place, word in enumerate(words) if word in ("hftune", "recipes/slurm/train.sbatch")]
+        if not starts or (starts[0] and words[0] not in ("accelerate", "torchrun", "sbatch", "python")):
+            continue
+        if page.suffix != ".md" and words[starts[0] + 1] not in COMMANDS:
+            continue  # a sentence of a comment
+        ends = [place for place, word in enumerate(words) if word in ("|", ">", "&&")]
+        yield [word for word in words[starts[0] + 1 : min(ends, default=None)] if word != "…"]
+
+
+def python_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+ALL_COMMANDS = sorted({(page.relative_to(ROOT).as_posix(), *words) for page in PAGES for words in commands_of(page)})
+
+
+@pytest.fixture
+def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that commands of the documents name; commands that train stop at the recipe."""
+    from hftune.cli import sweep, train
+
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "recipe.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
+    (tmp_path / "my.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
+    page = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    (study,) = re.findall(r"## A study file\n```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(study, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def resolve(typed: Any, *, task: str, recipe: str | None, default: str | None) -> None:
+        train._recipe(typed, recipe, task, default, resumes=False)
+
+    def plan(**given: Any) -> None:
+        names = ("study", "recipe", "grid", "settings", "sets", "seeds", "test", "search")
+        values = {name: given.get(name) for name in names} | {"settings": given.get("settings") or {}}
+        sweep._plan(*values.values())
+
+    for name in TRAINS:  # all before the first is replaced: each imports the function from another of them
+        import_module(f"hftune.cli.{name}")
+    for name in TRAINS:
+        monkeypatch.setattr(f"hftune.cli.{name}.run_training", resolve)
+    monkeypatch.setattr(sweep, "carry_out", plan)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", ALL_COMMANDS, ids=" ".join)
+def test_every_command_in_the_documents_can_be_typed(line: tuple[str, ...], no_work: Path) -> None:
+    """It names a command, its flags are known, and their values and the recipe are in order."""
+    _, name, *typed = line
+    if name.startswith("-"):
+        return
+    for place, word in enumerate(typed):
+        if word in ("--data_dir", "--data-dir"):
+            (no_work / typed[place + 1]).mkdir(parents=True, exist_ok=True)
+    command: Any = cli.load_command(ALIASES.get(name, name))
+    arguments = typed if name in cli.WITH_ARGUMENTS_OF_OTHERS else [cli.dashed(word) for word in typed]
+    while hasattr(command, "commands"):
+        if not arguments:
+            return
+        command = command.commands[arguments.pop(0)]
+    with command.make_context(name, arguments) as context:
+        if name in (*TRAINS, "sweep"):
+            command.invoke(context)
+        elif isinstance(command, SettingsCommand):
+            given = {key: value for key, value in context.meta[GIVEN].items() if key not in NOT_SETTINGS}
+            resolve_settings(given, None)
+
+
+def every_flag() -> set[str]:
+    def of(command: Any) -> Iterator[str]:
+        for option in command.params:
+            yield from (*option.opts, *option.secondary_opts) if isinstance(option, TyperOption) else ()
+        for child in getattr(command, "commands", {}).values():
+            yield from of(child)
+
+    switches = {f"no_{name}" for name in known_names(None) if is_switch(name, None)}
+    settings = {f"--{name.replace('_', '-')}" for name in {*known_names(None), *NOT_SETTINGS, *switches}}
+    return settings | {flag for name in COMMANDS for flag in of(cli.load_command(name))}
+
+
+def test_every_flag_in_the_documents_exists() -> None:
+    known = every_flag()
+    unknown = {
+        f"{page.name}: {flag}"
+        for page in PAGES
+        for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)
+        if flag not in OTHER_TOOLS and cli.dashed(flag) not in known
+    }
+    assert unknown == set()
+
+
+def test_every_setting_in_the_documents_exists() -> None:
+    known = {*all_settings(), *(f"train.{name}" for name in argument_fields())}
+    key = re.compile(rf"(?<![\w./-])(?:{'|'.join(section_names())})\.[a-z_0-9]+(?!\.?[\w/(-])")
+    files = re.compile(r".*\.(?:txt|csv|tsv|jsonl?|py|md|yaml|onnx|safetensors|parquet|sbatch|gz)")
+    pages = [*PAGES, ROOT / "accelerate_config.yaml"]
+    named = {(page.name, found) for page in pages for found in key.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 100
+    code = {"task.build_model", "task.load_data", "task.load_tokenizer", "task.prepare", "task.evaluate", "task.save"}
+    unknown = {(page, found) for page, found in named if found not in known | code and not files.fullmatch(found)}
+    assert unknown == set()
+
+
+def test_yaml_in_the_documents_is_in_order(no_work: Path) -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            snippet = no_work / "snippet.yaml"
+            snippet.write_text(block, encoding="utf-8")
+            if yaml.safe_load(block).keys() <= set(section_names()):
+                load_recipe(snippet)
+            else:
+                check(read_plan(snippet))
+
+
+def test_python_in_the_documents_names_what_there_is() -> None:
+    """Imports work, and keywords of ``hftune.train`` are settings."""
+    own = {"task", "data", "recipe", "seeds", "output_dir", "overwrite", "resume", "dry_run", "progress"}
+    for page in PAGES:
+        if page.name == "python.md":
+            continue  # its blocks are run
+        for block in python_of(page) if page.suffix == ".md" else ():
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and node.module == "hftune":
+                    assert all(hasattr(importlib.import_module("hftune"), name.name) for name in node.names), page
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "hftune.train":
+                    names = {keyword.arg for keyword in node.keywords if keyword.arg}
+                    assert names <= {*known_names(None), *own}, page
+
+
+def test_refused_and_removed_fields_are_in_the_document() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in REMOVED if f"`--{name}" not in text] == []
+    assert [name for name in REFUSED if f"`{name}`" not in text] == []
+    assert f"{len(TrainSection.model_fields.keys() & argument_fields().keys())} fields" in text

@@ -86,7 +86,7 @@ def test_an_adapter_is_merged_and_a_prefix_refused(data: Path, tmp_path: Path, r
         for part, value in adapted.named_parameters():
             if "lora_B" in part:
                 torch.nn.init.normal_(value)
-        Classifier(adapted, tokenizer, LABELS, 16, "longest").save(
+        Classifier(adapted, tokenizer, LABELS, 16, "longest_first").save(
             tmp_path / name, base=ModelSection(model_name_or_path="scratch:bert-tiny")
         )
     request = Request(str(tmp_path / "lora"), ModelSection(model_name_or_path=str(tmp_path / "lora")), str(data))

@@ -193,10 +193,10 @@ def test_consent_is_to_one_base_at_one_commit(here: Path) -> None:
     )
     for name, revision in (("someone/x", None), ("someone/x", "main"), ("someone/x", COMMIT)):
         base = base_on_hub(adapter, name, revision)
-        assert (base.name, base.revision, base.trust_remote_code) == (name, COMMIT, True)
+        assert (base.model_name_or_path, base.model_revision, base.trust_remote_code) == (name, COMMIT, True)
     for name, revision in (("someone/y", None), ("someone/x", "b" * 40), ("x", COMMIT)):
         base = base_on_hub(adapter, name, revision)
-        assert (base.name, base.revision, base.trust_remote_code) == (name, revision, False)
+        assert (base.model_name_or_path, base.model_revision, base.trust_remote_code) == (name, revision, False)
     (here / "someone").mkdir()
     (here / "someone" / "x").touch()
     with pytest.raises(HftuneError, match="a path in the current folder"):

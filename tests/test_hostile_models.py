@@ -80,7 +80,9 @@ def test_an_adapter_names_a_base_on_the_hub_or_beside_it(tmp_path: Path, base: A
 
 def test_an_adapter_can_not_bring_pickles_or_imports(tmp_path: Path) -> None:
     made = adapter(tmp_path / "adapter")
-    assert adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))[1].name == "someone/encoder"
+    assert (
+        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))[1].model_name_or_path == "someone/encoder"
+    )
     evil = adapter(tmp_path / "imports", megatron_config={}, megatron_core="evil")
     with pytest.raises(HftuneError, match="Megatron"):
         adapter_parts(str(evil), ModelSection(model_name_or_path=str(evil)))
@@ -207,7 +209,7 @@ def test_a_graph_brings_no_code(folder: Path, tmp_path: Path) -> None:
         ("config.json", {"model_type": "\x1b[31m<script>"}),
         ("hftune.json", {"labels": "bad"}),
         ("hftune.json", {"max_length": -5}),
-        ("hftune.json", {"truncate": "../x"}),
+        ("hftune.json", {"truncation": "../x"}),
         ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
     ],
 )

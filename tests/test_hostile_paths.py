@@ -235,7 +235,9 @@ def save_adapter(folder: Path, original: Path, base: str, **settings: Any) -> Pa
     model = BertForSequenceClassification.from_pretrained(original)
     lora = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"]))
     words = tokenizer(folder.with_name(f"{folder.name}-words"))
-    Classifier(lora, words, LABELS, 16, "longest_first").save(folder, base=ModelSection(model_name_or_path="someone/encoder"))
+    Classifier(lora, words, LABELS, 16, "longest_first").save(
+        folder, base=ModelSection(model_name_or_path="someone/encoder")
+    )
     change(folder / "adapter_config.json", base_model_name_or_path=base, **settings)
     return folder
 

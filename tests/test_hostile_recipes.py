@@ -20,7 +20,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = "from pathlib import Path\nPath({!r}).touch()\n"
 
 ASKING = {
-    "trust_remote_code": ({"model": {"model_name_or_path": "folder", "trust_remote_code": True}}, "--trust-remote-code"),
+    "trust_remote_code": (
+        {"model": {"model_name_or_path": "folder", "trust_remote_code": True}},
+        "--trust-remote-code",
+    ),
     "trust_base_code": (
         {"model": {"model_name_or_path": "folder", "trust_base_code": f"a/b@{COMMIT}"}},
         f"--trust-base-code a/b@{COMMIT}",

@@ -172,18 +172,18 @@ def test_the_last_word_when_the_finished_model_is_not_taken(client: Client, tmp_
 
 def test_what_is_there_is_told_by_place(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
-    hub = load_recipe(None, {"hub.hub_model_id": "me/it"}).hub
-    assert whats_there(run, hub) == "nothing of this run is at me/it on the Hub"
+    assert whats_there(run, "me/it", "main") == "nothing of this run is at me/it on the Hub"
     Record("me/it", "main", "c" * 40, "http://hub/me/it", step=7).keep(run)
-    assert "http://hub/me/it (commit cccccccccc) holds the best checkpoint of step 7" in whats_there(run, hub)
-    assert whats_there(run, hub.model_copy(update={"revision": "v2"})).startswith("nothing of this run")
+    told = whats_there(run, "me/it", "main")
+    assert "http://hub/me/it (commit cccccccccc) holds the best checkpoint of step 7" in told
+    assert whats_there(run, "me/it", "v2").startswith("nothing of this run")
 
 
 def test_it_needs_a_place_and_a_whole_model(tmp_path: Path) -> None:
     from hftune.hub.publication import Publication
     from hftune.training.progress import Silent
 
-    with pytest.raises(HftuneError, match=r"push_each_best do nothing without hub\.push_to"):
+    with pytest.raises(HftuneError, match=r"hub_revision do nothing without hub\.push_to_hub"):
         load_recipe(None, {"hub.hub_strategy": "best"})
     recipe = load_recipe(None, {"hub.hub_strategy": "best", "hub.hub_model_id": "me/it"})
     sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharding="FSDP2"))

@@ -138,8 +138,8 @@ FAULTS = """
 from safetensors.torch import load_file, save_file
 weights = "run/model/model.safetensors"  # with bytes that the hub has not seen: it would not ask for them
 save_file(load_file(weights), weights, metadata={"format": "pt", "of": "this test"})
-attempt("push", dict(push_to="tester/faults", revision="trial"), attempts=6)
-attempt("again", dict(push_to="tester/faults", revision="trial"))
+attempt("push", dict(hub_model_id="tester/faults", hub_revision="trial"), attempts=6)
+attempt("again", dict(hub_model_id="tester/faults", hub_revision="trial"))
 """
 
 
@@ -172,34 +172,42 @@ def test_a_new_push_takes_the_place_of_the_old(client: Client, home: Path) -> No
     hub = client.hub
     old = {"hftune.json": b"{}", "adapter_config.json": b"{}", "adapter_model.safetensors": b"x", "LICENSE": b"mine"}
     hub.add_model("tester/again", old)
-    seen, _ = script(client, home, 'attempt("push", dict(push_to="tester/again"))', hub.token)
+    seen, _ = script(client, home, 'attempt("push", dict(hub_model_id="tester/again"))', hub.token)
     assert seen["push"][3] is True
     assert set(hub.files("tester/again")) == PUBLISHED | {".gitattributes", "LICENSE"}
 
 
+def test_a_name_without_an_owner_is_yours_and_no_name_is_the_runs(client: Client, home: Path) -> None:
+    asked = 'attempt("short", dict(hub_model_id="short"))\nattempt("none", dict(push_to_hub=True))'
+    seen, _ = script(client, home, asked, client.hub.token)
+    assert [seen[name][2] for name in ("short", "none")] == [f"{client.hub.url}/tester/{x}" for x in ("short", "run")]
+    assert b'model="tester/short")' in client.hub.files("tester/short")["README.md"]
+    assert json.loads((home / "run" / "hub.json").read_text())["repo"] == "tester/run"
+
+
 REFUSALS = """
 good = os.environ.pop("HF_TOKEN")
-attempt("no token", dict(push_to="tester/x"))
+attempt("no token", dict(hub_model_id="tester/x"))
 os.environ["HF_TOKEN"] = "hf_wrong"
-attempt("wrong token", dict(push_to="tester/x"))
+attempt("wrong token", dict(hub_model_id="tester/x"))
 os.environ["HF_TOKEN"] = "hf_wr\\u00f6ng"
-attempt("odd token", dict(push_to="tester/x"))
+attempt("odd token", dict(hub_model_id="tester/x"))
 os.environ["HF_TOKEN"] = os.environ["READ_TOKEN"]
-attempt("read token", dict(push_to="tester/x"))
+attempt("read token", dict(hub_model_id="tester/x"))
 os.environ["HF_TOKEN"] = good
-attempt("not yours", dict(push_to="other/x"))
-attempt("taken", dict(push_to="tester/taken"))
-attempt("public", dict(push_to="tester/public", private=True))
-attempt("no user", dict(push_to="reviews"))
-attempt("bad name", dict(push_to="tester/a b"))
+attempt("not yours", dict(hub_model_id="other/x"))
+attempt("taken", dict(hub_model_id="tester/taken"))
+attempt("public", dict(hub_model_id="tester/public", hub_private_repo=True))
+attempt("three parts", dict(hub_model_id="tester/reviews/a"))
+attempt("bad name", dict(hub_model_id="tester/a b"))
 Path("run/model/hftune.json").write_text(good)
-attempt("token inside", dict(push_to="tester/x"))
+attempt("token inside", dict(hub_model_id="tester/x"))
 Path("run/model/README.md").write_text("---\\nmodel-index: 5\\n---\\n")
 Path("run/model/hftune.json").write_text("{}")
-attempt("bad card", dict(push_to="tester/x"))
+attempt("bad card", dict(hub_model_id="tester/x"))
 metrics = json.loads(Path("run/metrics.json").read_text())
 Path("run/metrics.json").write_text(json.dumps(metrics | {"verified": False}))
-attempt("incomplete", dict(push_to="tester/x"))
+attempt("incomplete", dict(hub_model_id="tester/x"))
 """
 
 
@@ -220,7 +228,7 @@ def test_refusals(client: Client, home: Path) -> None:
         "not yours": "other/x is not yours: you are tester",
         "taken": "tester/taken is taken by a model that hftune did not publish",
         "public": "tester/public exists already and is public",
-        "no user": "a repository is USER/NAME, got 'reviews'",
+        "three parts": "a repository is USER/NAME, got 'tester/reviews/a'",
         "bad name": "is no name for a repository",
         "token inside": "your Hub token stands in hftune.json",
         "bad card": "the Hub does not take the model card",
@@ -237,7 +245,7 @@ def test_refusals(client: Client, home: Path) -> None:
 def test_giving_up_leaves_nothing_and_says_so(client: Client, home: Path) -> None:
     hub = client.hub
     hub.fail("tester/down/commit/", status=502, times=2)
-    seen, _ = script(client, home, 'attempt("push", dict(push_to="tester/down"))', hub.token)
+    seen, _ = script(client, home, 'attempt("push", dict(hub_model_id="tester/down"))', hub.token)
     code, message, hint = seen["push"]
     assert code == 1 and "in 2 attempts" in message and "502" in message and "hftune push" in hint
     assert set(hub.files("tester/down")) == {".gitattributes"}
@@ -251,7 +259,7 @@ PROVE = """
 import shutil, torch
 from safetensors.torch import load_file, save_file
 from hftune.hub.proof import prove
-attempt("push", dict(push_to="tester/proof"))
+attempt("push", dict(hub_model_id="tester/proof"))
 sent = {path.name: path for path in Path("run/model").iterdir() if path.name != "README.md"}
 def again(name, files):
     try:

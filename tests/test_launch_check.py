@@ -226,21 +226,26 @@ def test_numbers_of_processes_come_from_any_launcher(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("precision", "told", "chosen"),
     [
-        ("auto", "no", "fp32"),
+        (None, "no", "fp32"),
         ("fp32", "no", "fp32"),
+        (None, "bf16", "bf16"),
+        (None, "fp16", "fp16"),
+        ("bf16", "bf16", "bf16"),
         ("fp32", "bf16", None),
-        ("auto", "fp8", None),
+        (None, "fp8", None),
         ("bf16", "fp16", None),
     ],
 )
-def test_the_launch_config_does_not_choose_the_precision_behind_the_recipe(
-    precision: str, told: str, chosen: str | None
+def test_the_launch_config_chooses_the_precision_only_where_the_recipe_leaves_it_open(
+    precision: str | None, told: str, chosen: str | None
 ) -> None:
+    cpu = told == "no"
     if chosen:
-        assert number_format(precision, cpu=True, launcher=told) == chosen
+        assert number_format(precision, cpu=cpu, launcher=told) == chosen
         return
-    with pytest.raises(HftuneError, match=f"mixed_precision {told}, but train.precision is '{precision}'"):
-        number_format(precision, cpu=True, launcher=told)
+    stated = precision or "left to the machine"
+    with pytest.raises(HftuneError, match=f"mixed_precision {told}, but the recipe's precision is {stated}"):
+        number_format(precision, cpu=cpu, launcher=told)
 
 
 def test_the_first_to_fail_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

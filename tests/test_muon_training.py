@@ -65,7 +65,7 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
 
 
 def test_a_decay_is_for_the_scheduler_that_has_one(tmp_path: Path) -> None:
-    with pytest.raises(HftuneError, match="linear refuses train.lr_scheduler_kwargs.*num_decay_steps"):
+    with pytest.raises(HftuneError, match=r"linear refuses train\.lr_scheduler_kwargs.*num_decay_steps"):
         Case(tmp_path, {"lr_scheduler_kwargs": {"num_decay_steps": 0.5}}).trainer()
 
 

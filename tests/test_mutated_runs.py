@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
-from hftune.config.hub import HubSection
 from hftune.config.model import ModelSection
 from hftune.hub.card import card_text
 from hftune.hub.record import Record, whats_there
@@ -30,7 +29,7 @@ HISTORY = [
     {"step": 1, "epoch": 0.5, "loss": 1.0, "seconds": 0.1},
     {"step": 2, "epoch": 1.0, "split": "validation", "loss": 0.9},
 ]
-FILES = ("metrics.json", "predictions/dev.jsonl", "history.jsonl", "environment.json", "recipe.yaml", "hub.json")
+FILES = ("metrics.json", "predictions/validation.jsonl", "history.jsonl", "environment.json", "recipe.yaml", "hub.json")
 MODEL = ("hftune.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 
 
@@ -46,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def look(run: RunDir) -> None:
     """Everything that commands read of a run, but for drawing figures."""
-    run.read_environment(), run.read_history(), whats_there(run, HubSection(hub_model_id="a/b"))
+    run.read_environment(), run.read_history(), whats_there(run, "a/b", "main")
     assert isinstance(run.complete, bool)
     RunFacts.read(run)
     with fitting(run.path):
@@ -139,6 +138,6 @@ def test_the_configuration_of_an_adapter(
     )
     found = survives(lambda: adapter_parts(str(folder), ModelSection(model_name_or_path=str(folder))))
     if found is not None:  # whatever it says, its base is on the Hub or beside it
-        base = found[1].name
+        base = found[1].model_name_or_path
         climbs = ".." in Path(base).parts or base.startswith(("/", "~", "."))
         assert base == str(folder / "base") or not climbs

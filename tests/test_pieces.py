@@ -92,7 +92,10 @@ def test_vocabularies_that_can_not_be_had() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task.kind": "classify", "model.tokenizer_type": "bpe"}, "scratch:bert-tiny reads wordpiece; got tokenizer_type bpe"),
+        (
+            {"task.kind": "classify", "model.tokenizer_type": "bpe"},
+            "scratch:bert-tiny reads wordpiece; got tokenizer_type bpe",
+        ),
         (
             {"task.kind": "answer", "model.model_name_or_path": "a/b", "model.tokenizer_type": "bpe"},
             "tokenizer_type can be set for a model from scratch only; a/b brings its own",
@@ -101,12 +104,18 @@ def test_vocabularies_that_can_not_be_had() -> None:
             {"task.kind": "span", "model.tokenizer_name": "x", "model.tokenizer_type": "char"},
             "tokenizer_type trains a tokenizer and tokenizer_name takes x; set one of them",
         ),
-        ({"task.kind": "clm", "model.tokenizer_type": "char"}, "clm trains a bpe tokenizer; leave model.tokenizer_type out"),
+        (
+            {"task.kind": "clm", "model.tokenizer_type": "char"},
+            "clm trains a bpe tokenizer; leave model.tokenizer_type out",
+        ),
         (
             {"task.kind": "span", "model.tokenizer_type": "char", "model.vocab_size": 500},
             "model.tokenizer_type=bpe",
         ),
-        ({"task.kind": "span", "model.tokenizer_name": "x", "model.vocab_size": 500}, "model.vocab_size is for a trained tokenizer; tokenizer_name is x"),
+        (
+            {"task.kind": "span", "model.tokenizer_name": "x", "model.vocab_size": 500},
+            "model.vocab_size is for a trained tokenizer; tokenizer_name is x",
+        ),
         (
             {
                 "task.kind": "span",
@@ -221,7 +230,9 @@ def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
     assert validation["bits_per_character"] == pytest.approx(
         validation["loss"] * predicted / characters / math.log(2), rel=1e-4
     )
-    for row in (json.loads(line) for line in (read / "read" / "predictions" / "validation.jsonl").read_text().splitlines()):
+    for row in (
+        json.loads(line) for line in (read / "read" / "predictions" / "validation.jsonl").read_text().splitlines()
+    ):
         prefix, _, suffix = row["text"].partition(MASK)
         # Only a hole at the very beginning has the blank that is put before every text.
         assert any(text.startswith(f"{prefix}{row['gold']}{suffix}".lstrip()) for text in TEXTS)

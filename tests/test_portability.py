@@ -120,6 +120,7 @@ def without_encoding(tree: ast.AST) -> list[str]:
             (owner == "" and name in ("write_text", "read_text"))
             or owner in ("RunDir", "StudyDir")
             or (owner, name) == ("os", "open")
+            or owner == "formatter"  # click's, of the help
         )
         if name in OPENERS and not (given & {"encoding", None} or is_bytes or is_ours):
             found.append(ast.unparse(node))

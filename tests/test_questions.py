@@ -82,7 +82,9 @@ def test_a_template_shows_one_name(template: str) -> None:
 def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> None:
     assert load_recipe("finetune/births", {"data.corpus": "wiki.txt"}).data.corpus == "wiki.txt"
     assert load_recipe("finetune/births", model)
-    with pytest.raises(HftuneError, match=r"data\.corpus is for the tokenizer of a model from scratch; runs/a has its own"):
+    with pytest.raises(
+        HftuneError, match=r"data\.corpus is for the tokenizer of a model from scratch; runs/a has its own"
+    ):
         load_recipe("finetune/births", {"data.corpus": "wiki.txt", **model})
 
 

@@ -165,7 +165,7 @@ def test_safetensors_on_a_pull_request(client: Client, home: Path) -> None:
     model = home / "run" / "model"
     assert json.loads((model / "adapter_config.json").read_text())["revision"] == "refs/pr/1"
     assert json.loads((model / "hftune.json").read_text())["base_revision"] == "refs/pr/1"
-    assert "revision: refs/pr/1" in (home / "run" / "recipe.yaml").read_text()
+    assert "model_revision: refs/pr/1" in (home / "run" / "recipe.yaml").read_text()
     row = json.loads((home / "run" / "predictions" / "test.jsonl").read_text().splitlines()[0])
     there = client.hftune("predict", "run", row["text"])
     assert json.loads(there.stdout)["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)

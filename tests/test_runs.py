@@ -117,7 +117,7 @@ def test_complete_means_finished_and_verified(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "a")
-    recipe = Recipe.model_validate({"train": {"seed": 7, "epochs": 2}})
+    recipe = Recipe.model_validate({"train": {"seed": 7, "num_train_epochs": 2}})
     run.write_recipe(recipe)
     run.write_environment({"python": "3.11"})
     rows = [{"id": 0, "text": "naïve\u2028 ☕\n<b>", "gold": None, "label": "1", "probabilities": {"1": 1.0}}]

@@ -386,7 +386,10 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
         (["--recipe", "classify/reviews"], "run it with `hftune classify`"),
         (["--recipe", "classify/reviews", "--objective", "span"], "Run `hftune classify`"),
         (["--attention", "sparse"], "expected one of vanilla, rope"),
-        (["--model", "scratch:bert-tiny", "--attention", "rope"], "scratch:bert-tiny has no attention; it has num_hidden_layers"),
+        (
+            ["--model", "scratch:bert-tiny", "--attention", "rope"],
+            "scratch:bert-tiny has no attention; it has num_hidden_layers",
+        ),
     ],
 )
 def test_the_command_line_refuses(arguments: list[str], message: str) -> None:

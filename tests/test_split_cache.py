@@ -83,7 +83,8 @@ def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "change", [{"max_train_samples": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"text_pair_column_name": "none"}]
+    "change",
+    [{"max_train_samples": 10}, {"split_seed": 3}, {"validation_size": 0.3}, {"text_pair_column_name": "none"}],
 )
 def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[str, Any]) -> None:
     first = data.load(asked(folder))

@@ -86,7 +86,7 @@ def test_the_grid_is_every_combination_named_after_what_differs() -> None:
     plan = Plan(grid={LR: [1e-5, 3e-4], "method.kind": ["full"], "train.early_stopping_patience": [None, 2]})
     settings = grid(plan)
     assert [setting.name for setting in settings] == [
-        f"learning_rate={lr} method=full patience={patience}"
+        f"learning_rate={lr} method=full early_stopping_patience={patience}"
         for lr in ("1e-05", "0.0003")
         for patience in ("null", "2")
     ]
@@ -159,7 +159,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"ovr": {LR: [1]}}, "Did you mean over"),
+        ({"gird": {LR: [1]}}, "Did you mean grid"),
         ({"grid": {}}, "dotted keys"),
         ({"grid": {LR: 3}}, f"{LR}: expected a list"),
         ({"grid": {LR: []}}, f"{LR}: expected a list"),
@@ -263,7 +263,7 @@ def test_no_success_at_all_is_an_error(tmp_path: Path) -> None:
 
 def test_of_a_loss_the_lowest_is_selected(tmp_path: Path) -> None:
     outcome = planted(
-        tmp_path / "s", Planter(NAMES), set={"train.metric_for_best_model": "loss", "train.greater_is_better": "min"}
+        tmp_path / "s", Planter(NAMES), set={"train.metric_for_best_model": "loss", "train.greater_is_better": False}
     )
     assert outcome.selection.setting.name == "learning_rate=0.01"
     assert outcome.selection.mean == pytest.approx(0.2, abs=0.03)

@@ -76,7 +76,7 @@ def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> 
 
 def test_what_dev_selected_and_where_test_was_scored_is_said(study: StudyDir, tested: StudyDir) -> None:
     compared = compare_study(study)
-    assert [sorted(row.scores) for row in compared.rows] == [["validation", "test"], ["validation"], ["validation"]]
+    assert [sorted(row.scores) for row in compared.rows] == [["test", "validation"], ["validation"], ["validation"]]
     notes = " | ".join(compared.notes)
     assert f"{GOOD} was selected by its mean validation accuracy" in notes
     assert f"test was scored for {GOOD} only" in notes
@@ -171,7 +171,7 @@ def test_hostile_names_stay_text_in_csv_and_markdown(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(compared))))
     assert {row["setting"] for row in rows} == {"'=HYPERLINK(1)", "'+1", "'@x", "'-2", "a|b\nc", SCRIPT}
     assert {row["who"] for row in rows} == {row["setting"] for row in rows}
-    assert float(rows[0]["dev_mean"]) == compared.rows[0].scores["validation"].mean
+    assert float(rows[0]["validation_mean"]) == compared.rows[0].scores["validation"].mean
     text = markdown_text(compared)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table}) == 1 and len(table) == 2 + 6 + 2
@@ -317,7 +317,7 @@ def test_studies_are_listed_shown_and_checked_beside_recipes(tmp_path: Path, hft
     assert code == 0 and "hftune sweep" in out
     copied = tmp_path / "reviews-lr.yaml"
     assert hftune("recipes", "validate", str(copied), "studies/reviews-lr")[0] == 0
-    copied.write_text("recipe: classify/reviews\nover: {train.lerning_rate: [1]}\n")
+    copied.write_text("recipe: classify/reviews\ngrid: {train.lerning_rate: [1]}\n")
     code, out, _ = hftune("recipes", "validate", str(copied))
     assert code == 2 and "learning_rate" in out
     code, _, err = hftune("sweep", "reviews-rl")

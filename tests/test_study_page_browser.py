@@ -38,9 +38,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place, lr in enumerate(("0.0001", "0.001", "0.01")):
         for epochs in ("2", "4"):
             for who in ("us", SCRIPT):
-                name = f"learning_rate={lr} epochs={epochs} {who}"
+                name = f"learning_rate={lr} num_train_epochs={epochs} {who}"
                 shares[name] = 0.62 + 0.06 * (place == 1) + 0.02 * (epochs == "4") + 0.005 * (who == "us")
-    left_out = "learning_rate=0.01 epochs=4 us"
+    left_out = "learning_rate=0.01 num_train_epochs=4 us"
     del shares[left_out]
     changes = {
         name: {
@@ -51,7 +51,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place, name in enumerate(shares)
     }
     study = plant_study(
-        tmp_path_factory.mktemp("runs") / "reviews-lr", plan, shares, "learning_rate=0.001 epochs=4 us", **changes
+        tmp_path_factory.mktemp("runs") / "reviews-lr",
+        plan,
+        shares,
+        "learning_rate=0.001 num_train_epochs=4 us",
+        **changes,
     )
     study.write_failures([{"setting": left_out, "seed": 1, "reason": f"the loss is nan {SCRIPT}", "hint": "lower it"}])
     write_study(study)
@@ -89,4 +93,4 @@ def test_runs_are_linked_and_the_selected_setting_stands_out(browser: Browser, p
     assert len(links) == 33
     assert all((page_file.parent / link).is_file() for link in links)
     marked = page.value("[...document.querySelectorAll('tr.model th')].map(cell => cell.innerText)")
-    assert len(marked) == 1 and "learning_rate=0.001 epochs=4 us" in marked[0] and "selected" in marked[0]
+    assert len(marked) == 1 and "learning_rate=0.001 num_train_epochs=4 us" in marked[0] and "selected" in marked[0]

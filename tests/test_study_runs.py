@@ -171,9 +171,11 @@ def test_a_study_as_cluster_jobs(tmp_path: Path, data: str, monkeypatch: pytest.
     hire = slurm_crew(["time=20"], cluster="local", look_every=0.2)
     outcome = sweep(plan, tmp_path / "s", jobs=2, hire=hire)
     # One setting asks for more rows than there are: its job fails, and says why.
-    assert outcome.selection.setting.name == "labels=16"
+    assert outcome.selection.setting.name == "max_train_samples=16"
     (failure,) = outcome.failures
-    assert failure["setting"] == "labels=1000000" and "1,000,000" in failure["reason"].replace("1000000", "1,000,000")
+    assert failure["setting"] == "max_train_samples=1000000" and "1,000,000" in failure["reason"].replace(
+        "1000000", "1,000,000"
+    )
     run = outcome.study.run(outcome.selection.setting, 1)
     assert run.complete and set(run.read_metrics()["splits"]) == {"validation", "test"}
     assert len(list((tmp_path / "s" / "logs" / "jobs").glob("*_result.pkl"))) == 2

@@ -49,12 +49,12 @@ VALUES: dict[str, Any] = {
     "test": "all",
 }
 SHARES = {
-    "labels=50 plain": 0.6,
-    "labels=50 staged": 0.7,
-    "labels=50 joint": 0.6,
-    "labels=200 plain": 0.7,
-    "labels=200 staged": 0.75,
-    "labels=200 joint": 0.85,
+    "max_train_samples=50 plain": 0.6,
+    "max_train_samples=50 staged": 0.7,
+    "max_train_samples=50 joint": 0.6,
+    "max_train_samples=200 plain": 0.7,
+    "max_train_samples=200 staged": 0.75,
+    "max_train_samples=200 joint": 0.85,
 }
 
 
@@ -66,11 +66,13 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
     made = plan()
     check(made)
     by_name = {setting.name: setting for setting in grid(made)}
-    staged = recipe_for(made, by_name["labels=50 staged"], 2, tmp_path)
-    assert staged.model.name == str(tmp_path / "before/mlm/seed-2") == staged.model.tokenizer
-    assert (staged.task.kind, staged.data.kind, staged.data.max_length) == ("classify", "labeled", 64)
-    joint = recipe_for(made, by_name["labels=50 joint"], 2, tmp_path)
-    assert (joint.task.kind, joint.data.kind, joint.data.max_length) == ("joint", "joint", 64), "what both have is kept"
+    staged = recipe_for(made, by_name["max_train_samples=50 staged"], 2, tmp_path)
+    assert staged.model.model_name_or_path == str(tmp_path / "depends_on/mlm/seed-2") == staged.model.tokenizer_name
+    assert (staged.task.kind, staged.data.kind, staged.data.max_seq_length) == ("classify", "labeled", 64)
+    joint = recipe_for(made, by_name["max_train_samples=50 joint"], 2, tmp_path)
+    assert (joint.task.kind, joint.data.kind, joint.data.max_seq_length) == ("joint", "joint", 64), (
+        "what both have is kept"
+    )
     first = stage_recipe(made, "mlm", 2)
     assert (first.task.kind, first.train.max_steps, first.train.per_device_train_batch_size, first.train.seed) == (
         "mlm",
@@ -90,10 +92,10 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
             {"set": {"model.tokenizer_name": "run:mml", "train.max_steps": 5}},
             "run:mml names a run that the study does not",
         ),
-        ({"set": {"model.tokenizer_name": "run:mlm"}}, "depends_on.mlm.same names train.max_steps"),
+        ({"set": {"model.tokenizer_name": "run:mlm"}}, "depends_on.mlm.inherit names train.max_steps"),
         ({"depends_on": {"mlm": {"set": {"train.epoch": 1}}}}, "train.epoch"),
-        ({"reference": {"method": "other"}}, "against names method other"),
-        ({"reference": {"kind": "plain"}}, "against names kind plain"),
+        ({"reference": {"method": "other"}}, "reference names method other"),
+        ({"reference": {"kind": "plain"}}, "reference names kind plain"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_settings_of_what_others_start_from_can_be_typed() -> None:
         "low-label", None, None, {}, ["depends_on.mlm.train.max_steps=7", "train.max_steps=3"], None, None, None
     )
     assert stage_recipe(made, "mlm", 1).train.max_steps == 7 and recipe_for(made, grid(made)[0], 1).train.max_steps == 3
-    with pytest.raises(HftuneError, match="no runs 'mln' before the others; it has: mlm"):
+    with pytest.raises(HftuneError, match="the study depends on no runs 'mln'; it depends on: mlm"):
         _plan("low-label", None, None, {}, ["depends_on.mln.train.max_steps=7"], None, None, None)
 
 
@@ -119,7 +121,7 @@ def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
     again = Planter(SHARES)
     sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [again])
     assert again.trained == []
-    with pytest.raises(HftuneError, match="before differs"):
+    with pytest.raises(HftuneError, match="depends_on differs"):
         sweep(plan(depends_on={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
 
 
@@ -129,18 +131,26 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     few = {"data.max_train_samples": [50], "method": VALUES["grid"]["method"]}
     made, folder = plan(grid=few, seeds=[1, 2]), tmp_path / "s"
     found = {cost.setting: cost for cost in costs(made, folder, 2, Silent())}
-    assert list(found) == ["before: mlm", "labels=50 plain", "labels=50 staged", "labels=50 joint"]
+    assert list(found) == [
+        "before: mlm",
+        "max_train_samples=50 plain",
+        "max_train_samples=50 staged",
+        "max_train_samples=50 joint",
+    ]
     assert not folder.exists(), "nothing is written"
     assert torch.get_num_threads() == threads and "OMP_NUM_THREADS" not in os.environ, "nor changed"
     for cost in found.values():
         assert cost.each is not None and (cost.runs, cost.complete, cost.each.updates) == (2, 0, 5)
         assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_update > 0
-    assert found["labels=50 staged"].each.total_parameters == found["labels=50 plain"].each.total_parameters
+    assert (
+        found["max_train_samples=50 staged"].each.total_parameters
+        == found["max_train_samples=50 plain"].each.total_parameters
+    )
     sweep(made, folder, hire=lambda study, jobs: [Planter({**SHARES, "before: mlm": 0.5})])
     more = plan(grid=few, seeds=[1, 2, 3])
     assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, Silent())] == [(1, 2)] * 4
     assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, Silent())] == [(0.0, None)] * 4
-    with pytest.raises(HftuneError, match="before differs"):
+    with pytest.raises(HftuneError, match="depends_on differs"):
         list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, Silent()))
 
 
@@ -151,7 +161,7 @@ def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
     assert not any(setting.endswith("staged") for setting, _ in hand.trained)
     reasons = {one["setting"]: one["reason"] for one in outcome.failures}
     assert reasons["before: mlm"] == "no memory"
-    assert reasons["labels=50 staged"].startswith("the run it starts from is not complete: ")
+    assert reasons["max_train_samples=50 staged"].startswith("the run it starts from is not complete: ")
     with pytest.raises(RunFailed, match="no memory"):
         everything = Planter({"before: mlm": 0.5}, broken={"before: mlm": "no memory"})
         sweep(plan(), tmp_path / "all", hire=lambda study, jobs: [everything])
@@ -159,7 +169,7 @@ def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
 
 def bag_of_words(name: str) -> dict[str, Any]:
     """Baselines that were fitted on as many rows as the setting has."""
-    score = 0.55 if "labels=50 " in name else 0.66
+    score = 0.55 if "max_train_samples=50 " in name else 0.66
     both = {"majority": 0.5, "tfidf": score}
     return {
         "baselines": {key: {"validation": {"accuracy": one}, "test": {"accuracy": one}} for key, one in both.items()}
@@ -180,10 +190,14 @@ def test_each_is_compared_with_the_plain_one_at_the_same_number(study: StudyDir)
     compared = compare_study(study)
     pairs = {(pair.first, pair.second): pair for pair in compared.pairs}
     assert list(pairs) == [
-        (f"labels={labels} {name}", f"labels={labels} plain") for labels in (50, 200) for name in ("staged", "joint")
+        (f"max_train_samples={labels} {name}", f"max_train_samples={labels} plain")
+        for labels in (50, 200)
+        for name in ("staged", "joint")
     ]
-    assert pairs["labels=200 joint", "labels=200 plain"].words.endswith("labels=200 joint is better, with 3 seeds")
-    assert "no difference" in pairs["labels=50 joint", "labels=50 plain"].words
+    assert pairs["max_train_samples=200 joint", "max_train_samples=200 plain"].words.endswith(
+        "max_train_samples=200 joint is better, with 3 seeds"
+    )
+    assert "no difference" in pairs["max_train_samples=50 joint", "max_train_samples=50 plain"].words
 
 
 def test_a_study_that_asks_a_question_chooses_nothing(study: StudyDir) -> None:
@@ -195,21 +209,23 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
     compared = compare_study(study)
     cross = crossed(compared)
     assert cross is not None
-    assert (cross.name, cross.columns) == ("labels", ("50", "200"))
+    assert (cross.name, cross.columns) == ("max_train_samples", ("50", "200"))
     assert {name for name, _ in cross.rows} == {"plain", "staged", "joint"}
     means = {row.name: row.scores["test"].mean for row in compared.rows}
     for name, scores in cross.rows:
         found = [score.mean for score in scores if score is not None]
-        assert found == [means[f"labels=50 {name}"], means[f"labels=200 {name}"]]
+        assert found == [means[f"max_train_samples=50 {name}"], means[f"max_train_samples=200 {name}"]]
     assert cross.baselines == (("majority label", (0.5, 0.5)), ("bag of words", (0.55, 0.66)))
     assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}}, "the other one depends on the rows"
     text = markdown_text(compared)
-    assert "| labels | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
+    assert "| max_train_samples | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
     parts = sections(compared, of_study(study), study)
     assert {"cross", "values"} <= {part.id for part in parts}
-    assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == ["by-data-labels"]
+    assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == [
+        "by-data-max_train_samples"
+    ]
     page = study_page("planted", compared, parts, study)
-    assert "Score by labels" in page and "before: mlm" in page
+    assert "Score by max_train_samples" in page and "before: mlm" in page
 
 
 def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_learns(study: StudyDir) -> None:
@@ -218,7 +234,7 @@ def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_l
     lines = {line.get_label(): line for line in axes.lines}
     assert set(lines) == {"plain", "staged", "joint", "bag of words"}
     rows = {row.name: row for row in compared.rows}
-    names = [f"labels={labels} joint" for labels in (50, 200)]
+    names = [f"max_train_samples={labels} joint" for labels in (50, 200)]
     assert list(lines["joint"].get_xdata()) == [50, 200]
     assert list(lines["joint"].get_ydata()) == pytest.approx([rows[name].scores["test"].mean for name in names])
     assert list(lines["bag of words"].get_ydata()) == [0.55, 0.66]

@@ -61,10 +61,10 @@ def adapted(prepared: Prepared) -> PeftModel:
     method: Any = prepared.recipe.method
     if method.kind == "lora":
         config: Any = LoraConfig(
-            task_type=TaskType.SEQ_CLS, r=method.rank, lora_alpha=method.alpha, lora_dropout=method.update_dropout
+            task_type=TaskType.SEQ_CLS, r=method.r, lora_alpha=method.lora_alpha, lora_dropout=method.lora_dropout
         )
     else:
-        config = PrefixTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=method.virtual_tokens)
+        config = PrefixTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=method.num_virtual_tokens)
     return get_peft_model(prepared.model(), config)
 
 

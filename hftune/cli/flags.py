@@ -277,6 +277,11 @@ class SettingsCommand(TyperCommand):
         if value is not None:
             return name, value
         follows = left[0] if left and not _is_flag(left[0]) else None
+        if name == "push_to_hub" and follows is not None and "/" in follows:
+            raise HftuneError(
+                f"--push-to-hub is true or false; got {follows!r}",
+                hint=f"name the repository: --hub-model-id {follows}",
+            )
         if name in DO or (name != RESUME_FROM and is_switch(name, self.task)):
             takes = follows is not None and follows.lower() in (*TRUE, *FALSE)
             return name, left.pop(0) if takes else True

@@ -204,7 +204,8 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
     everywhere = all_settings()
     if path in everywhere:
         owners = ", ".join(str(kind) for kind in everywhere[path])
-        return f"It belongs to kind {owners}."
+        flag = " (--method)" if path.startswith("method.") else ""
+        return f"It belongs to kind {owners}: set {path.partition('.')[0]}.kind{flag} to it."
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
     same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}
     if near := closest(word, same, cutoff=0.92):  # one letter is wrong, in a setting of any kind

@@ -23,13 +23,13 @@ class SplitData(Section):
     dataset_revision: str | None = None
     """Branch, tag or commit of a Hub dataset."""
     train_file: Annotated[str | None, Flag(group=DATA)] = None
-    """File of the training split, where file names do not tell."""
+    """File of the training split, if the file names do not show which it is."""
     validation_file: Annotated[str | None, Flag(group=DATA)] = None
     """File of the validation split."""
     test_file: Annotated[str | None, Flag(group=DATA)] = None
     """File of the test split."""
     train_split_name: str | None = None
-    """Name of the training split of a Hub dataset, where it does not tell."""
+    """Name of the training split of a Hub dataset, if it is not called train."""
     validation_split_name: str | None = None
     """Name of the validation split of a Hub dataset."""
     test_split_name: str | None = None
@@ -129,7 +129,7 @@ class QuestionData(Section):
     dataset_name: Annotated[str, Flag("data", group=WHAT, metavar="NAME|PATH")] = "births"
     """An embedded dataset, a folder of split files, or one file."""
     train_file: Annotated[str | None, Flag(group=DATA)] = None
-    """File of the training split, where file names do not tell."""
+    """File of the training split, if the file names do not show which it is."""
     validation_file: Annotated[str | None, Flag(group=DATA)] = None
     """File of the validation split."""
     test_file: Annotated[str | None, Flag(group=DATA)] = None

@@ -5,8 +5,9 @@ A section is one class or a union of classes told apart by ``kind``; nothing her
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -129,12 +130,18 @@ def owners(task: str | None) -> Iterator[tuple[str, type[Section]]]:
         yield section, section_class(section, None)
 
 
-def spellings(task: str | None) -> dict[str, str]:
+def spellings(task: str | None) -> Mapping[str, str]:
     """Every name by which a setting can be given without its section, with underscores, and its dotted path.
 
     Args:
         task: The kind of task; None knows the settings of all.
     """
+    return _spellings(Recipe, task)
+
+
+@functools.lru_cache
+def _spellings(recipe: type[Recipe], task: str | None) -> Mapping[str, str]:
+    """The names of the settings of this class; help asks for them with every flag."""
     found = {"method": "method.kind"}
     for section, section_type in owners(task):
         for name, field in section_type.model_fields.items():

@@ -24,7 +24,13 @@ class Flag:
 class Section(BaseModel):
     """Base of all recipe sections; unknown keys are errors, field docstrings become ``--help`` and schema."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        defer_build=True,  # the help of a command reads the fields and validates nothing
+    )
 
     @classmethod
     def undeclared(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

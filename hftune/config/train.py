@@ -180,7 +180,7 @@ class TrainSection(Section):
     """Before training, lower per_device_train_batch_size until the longest batch fits into memory;
     gradient_accumulation_steps rises with it, so that the effective batch size stays the same."""
     max_tokens_per_batch: int | None = Field(default=None, ge=1)
-    """Maximum number of tokens in a batch on one device, padding included, beside per_device_train_batch_size."""
+    """Maximum number of tokens in a batch on one device, padding included; per_device_train_batch_size holds too."""
     learning_rate: Annotated[float | None, Flag("lr", group=TRAINING)] = Field(default=None, gt=0.0)
     """Peak learning rate; the default depends on the method and on whether the weights are pretrained."""
     lr_scheduler_type: str = "linear"
@@ -208,8 +208,7 @@ class TrainSection(Section):
     label_smoothing_factor: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Label smoothing of a classifier."""
     eval_strategy: Literal["epoch", "steps"] | None = None
-    """When to evaluate and save a checkpoint: every epoch (the default), or every eval_steps (the default where
-    eval_steps is set)."""
+    """When to evaluate and save a checkpoint: every epoch, or every eval_steps; follows eval_steps by default."""
     eval_steps: Annotated[float | None, Flag(group=TRAINING)] = Field(default=None, gt=0.0)
     """Number of steps between two evaluations; a value below 1 is a ratio of all steps."""
     save_strategy: Literal["epoch", "steps", "best"] | None = None
@@ -234,7 +233,7 @@ class TrainSection(Section):
     data_seed: int | None = Field(default=None, ge=0, lt=2**32)
     """Seed of the order of the training examples; the same as seed by default."""
     bf16: Annotated[bool | None, Flag(group=TRAINING)] = None
-    """Mixed precision in bf16; unset uses it on a GPU that has it."""
+    """Mixed precision in bf16; by default, on if the GPU has it."""
     fp16: bool | None = None
     """Mixed precision in fp16, on a GPU."""
     torch_compile: bool = False

@@ -24,11 +24,16 @@ class ArgumentField:
     """One field of TrainingArguments."""
 
     name: str
-    annotation: Any
-    """Its type; names of an enumeration are a ``Literal`` of their values."""
+    node: ast.expr
+    """Its annotation in the source."""
     default: Any
     """Its default where the source states a plain value, else None."""
     help: str
+
+    @functools.cached_property
+    def annotation(self) -> Any:
+        """Its type; names of an enumeration are a ``Literal`` of their values."""
+        return _type(self.node, {**_enums("trainer_utils"), **_enums("training_args")})
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -48,7 +53,6 @@ class ArgumentField:
 @functools.cache
 def argument_fields() -> Mapping[str, ArgumentField]:
     """Every field that can be given, by name, in the order of the class."""
-    enums = {**_enums("trainer_utils"), **_enums("training_args")}
     (found,) = (
         node
         for node in _tree("training_args").body
@@ -58,7 +62,7 @@ def argument_fields() -> Mapping[str, ArgumentField]:
         field.name: field
         for node in found.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        for field in _field(node, node.target.id, enums)
+        for field in _field(node, node.target.id)
     }
 
 
@@ -69,7 +73,8 @@ def _tree(module: str) -> ast.Module:
     return ast.parse((Path(package.origin).parent / f"{module}.py").read_text(encoding="utf-8"))
 
 
-def _enums(module: str) -> dict[str, Any]:
+@functools.cache
+def _enums(module: str) -> Mapping[str, Any]:
     """The enumerations that a module defines, each as a ``Literal`` of its values."""
     return {
         node.name: Literal[tuple(ast.literal_eval(one.value) for one in node.body if isinstance(one, ast.Assign))]
@@ -78,14 +83,14 @@ def _enums(module: str) -> dict[str, Any]:
     }
 
 
-def _field(node: ast.AnnAssign, name: str, enums: Mapping[str, Any]) -> list[ArgumentField]:
+def _field(node: ast.AnnAssign, name: str) -> list[ArgumentField]:
     """The field of an annotated assignment; none where the constructor does not take it."""
     given = {word.arg: word.value for word in node.value.keywords} if isinstance(node.value, ast.Call) else {}
     if "init" in given and ast.unparse(given["init"]) == "False":
         return []
     text = _plain(given.get("metadata"), {})
     text = text.get("help", "") if isinstance(text, dict) else ""
-    return [ArgumentField(name, _type(node.annotation, enums), _plain(given.get("default")), " ".join(text.split()))]
+    return [ArgumentField(name, node.annotation, _plain(given.get("default")), " ".join(text.split()))]
 
 
 def _plain(node: ast.expr | None, otherwise: Any = None) -> Any:

@@ -117,7 +117,7 @@ def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS
     for split in ("validation", "test"):
         name = named[split]
         if name is not None:
-            # A file beside the first one, or any path as it would be written for data.name.
+            # A file beside the first one, or any path as it would be written for data.dataset_name.
             found = as_path(name) or as_path(str(path.parent / name))
             if found is None or not found.is_file():
                 raise refuse_missing(name, [])

@@ -82,6 +82,12 @@ def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool 
             f"{source.model_name_or_path} brings no tokenizer: only special tokens are known",
             hint="name one with --tokenizer: the one that the checkpoint was trained with",
         )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise HftuneError(
+            f"the tokenizer of {source.model_name_or_path} has no number for model_max_length: "
+            f"{tokenizer.model_max_length!r}",
+            hint="correct it in its tokenizer_config.json",
+        )
     if padded:
         pad_with_eos(tokenizer, source.model_name_or_path)
         if tokenizer.pad_token is None:

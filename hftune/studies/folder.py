@@ -1,7 +1,7 @@
 """The folder of a study: its plan, its runs, what failed, and what came of it.
 
 runs/<study>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/*.png  report.html
-               logs/ (what workers said)   before/<stage>/seed-<n>/ (runs that others start from)
+               logs/ (what workers said)   depends_on/<name>/seed-<n>/ (runs that others start from)
                data/*.parquet (rows that were given from Python)
                for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
 """

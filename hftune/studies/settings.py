@@ -10,7 +10,7 @@ from hftune.files import file_name
 Value = bool | int | float | str | None
 
 # These say nothing by themselves: method.kind is the method, data.dataset_name the data.
-_EMPTY_NAMES = ("kind", "name")
+_EMPTY_NAMES = ("kind", "model_name_or_path", "dataset_name")
 
 
 @dataclass(frozen=True)

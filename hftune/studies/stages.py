@@ -55,7 +55,7 @@ def stage_values(stage: Stage, name: str, shared: Mapping[str, Any]) -> dict[str
     lacking = [key for key in stage.inherit if key not in shared]
     if lacking:
         raise HftuneError(
-            f"depends_on.{name}.same names {lacking[0]}, which the study does not state below set",
+            f"depends_on.{name}.inherit names {lacking[0]}, which the study does not state below set",
             hint=f"add --set {lacking[0]}=…, or take it out of depends_on.{name}.inherit",
         )
     return {**{key: shared[key] for key in stage.inherit}, **stage.set}
