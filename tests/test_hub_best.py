@@ -23,7 +23,8 @@ FILES = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokeni
 TRAIN = """
 import functools, hashlib, json, os, signal, sys, time
 from pathlib import Path
-from hftune import hub, load_recipe, train
+from hftune import hub, load_recipe
+from hftune.pipeline import train
 from hftune.errors import HftuneError
 from hftune.hub import best, publication
 from hftune.training.progress import Silent

@@ -57,7 +57,7 @@ def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
     assert "at most 128 tokens" in text and "collapsed" not in text
     assert "none; the architecture scratch:bert-tiny with fresh weights" in text
     fence = re.search(r"```yaml\n(.*?)\n```", text, re.DOTALL)
-    assert fence is not None and yaml.safe_load(fence[1])["model"]["name"] == "scratch:bert-tiny"
+    assert fence is not None and yaml.safe_load(fence[1])["model"]["model_name_or_path"] == "scratch:bert-tiny"
     assert str(Path.home()) not in text
 
 

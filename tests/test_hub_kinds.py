@@ -32,7 +32,7 @@ SMALL = (
     "-s",
     "model.block_size=64",
 )
-STEPS = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8", "--hub-strategy best")
+STEPS = ("-s", "train.max_steps=1", "--eval-steps", "1", "--batch-size", "8", "--hub-strategy", "best")
 MINGPT = ("--model", "scratch:mingpt", *SMALL)
 CLM = ("--corpus", "texts.txt", "-s", "task.max_new_tokens=0", "-s", "data.validation_size=0.2")
 WHOLE, ADAPTER = "model.safetensors", "adapter_model.safetensors"
@@ -173,7 +173,7 @@ def test_cards_of_each_kind(client: Client, place: Path) -> None:
         for heading in ("## Use", "## Scores", "## Training", "### Data", "### Recipe", "## Limits"):
             assert heading in text, (kind, heading)
         recipe = re.search(r"```yaml\n(.*?)\n```", text, re.DOTALL)
-        assert recipe is not None and "push_to: null" in recipe[1]
+        assert recipe is not None and "hub_model_id: null" in recipe[1]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RUNS if kind not in ("prefix",)])
