@@ -126,7 +126,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert run.read_environment() == {"python": "3.11"}
     assert run.read_predictions("validation") == rows
     assert run.read_predictions("test") == [] and run.read_history() == []
-    assert run.predictions("validation") == tmp_path / "a" / "predictions" / "dev.jsonl"
+    assert run.predictions("validation") == tmp_path / "a" / "predictions" / "validation.jsonl"
 
 
 def test_default_path_is_safe_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,14 @@ from hftune.studies.results import PAGE, write_study
 
 pytestmark = pytest.mark.browser
 
-FIGURES = ("scores", "by-train-learning-rate", "by-train-epochs", "curves", "against-seconds", "against-trainable")
+FIGURES = (
+    "scores",
+    "by-train-learning-rate",
+    "by-train-num-train-epochs",
+    "curves",
+    "against-seconds",
+    "against-trainable",
+)
 TROUBLE = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
 
 

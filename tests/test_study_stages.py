@@ -209,7 +209,7 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
     compared = compare_study(study)
     cross = crossed(compared)
     assert cross is not None
-    assert (cross.name, cross.columns) == ("max_train_samples", ("50", "200"))
+    assert (cross.name, cross.columns) == ("max train samples", ("50", "200"))
     assert {name for name, _ in cross.rows} == {"plain", "staged", "joint"}
     means = {row.name: row.scores["test"].mean for row in compared.rows}
     for name, scores in cross.rows:
@@ -218,14 +218,14 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
     assert cross.baselines == (("majority label", (0.5, 0.5)), ("bag of words", (0.55, 0.66)))
     assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}}, "the other one depends on the rows"
     text = markdown_text(compared)
-    assert "| max_train_samples | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
+    assert "| max train samples | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
     parts = sections(compared, of_study(study), study)
     assert {"cross", "values"} <= {part.id for part in parts}
     assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == [
-        "by-data-max_train_samples"
+        "by-data-max-train-samples"
     ]
     page = study_page("planted", compared, parts, study)
-    assert "Score by max_train_samples" in page and "before: mlm" in page
+    assert "Score by max train samples" in page and "before: mlm" in page
 
 
 def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_learns(study: StudyDir) -> None:
