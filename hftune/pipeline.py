@@ -17,6 +17,7 @@ from hftune.config.recipe import Recipe
 from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError
 from hftune.files import refuse_links, remove_staged, share
+from hftune.methods.applied import Applied
 from hftune.opening import opened, refuse_other_recipe
 from hftune.runs.aside import is_replaceable, move_aside, moved_with, point_to
 from hftune.runs.directory import DATA, RunDir, in_use, is_run, with_data
@@ -52,7 +53,7 @@ class Job:
     facts: DataFacts
     tokenizer: Any
     inputs: training.TrainingInputs
-    applied: methods.Applied
+    applied: Applied
     trainer: training.HftuneTrainer
     ahead_seconds: float
     """What it took to run the frozen part ahead of training; 0 where the method has none."""

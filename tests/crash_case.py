@@ -21,6 +21,7 @@ from hftune.config import load_recipe
 from hftune.config.recipe import Recipe
 from hftune.errors import Interrupted
 from hftune.files import read_json, read_jsonl
+from hftune.methods import METHODS as TABLE
 from hftune.pipeline import assemble
 from hftune.portability import WARNING_SIGNAL
 from hftune.runs.directory import RunDir
@@ -67,6 +68,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ia3": {"method.kind": "ia3"},
     "bitfit": {"method.kind": "bitfit"},
 }
+METHODS |= {kind: {"method.kind": kind} for kind in TABLE if kind not in METHODS}
 EVERY_TASK = ("full", "muon")
 MORE = {"classify": tuple(name for name in METHODS if name not in EVERY_TASK), "clm": ("lora", "ia3", "bitfit")}
 """Methods beside these; a task refuses those that are not named here."""

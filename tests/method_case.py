@@ -29,10 +29,11 @@ from transformers import (
 )
 
 from hftune import methods
-from hftune.config.method import MethodSection
 from hftune.config.model import ModelSection
 from hftune.config.train import TrainSection
 from hftune.files import read_jsonl
+from hftune.methods import METHODS, Method
+from hftune.methods.applied import Applied
 from hftune.models.classifier import Classifier
 from hftune.tasks.features import precompute
 from hftune.training import build, fit
@@ -76,6 +77,13 @@ def config(architecture: str, **more: Any) -> PreTrainedConfig:
     return kinds[architecture](**shape, **wide)
 
 
+def small(kind: str, **settings: Any) -> Method:
+    """The settings of a method at a size that suits these models."""
+    sizes = {"num_virtual_tokens": 3, "r": 2}
+    made = METHODS[kind]
+    return made(**{**{name: size for name, size in sizes.items() if name in made.model_fields}, **settings})
+
+
 def model(architecture: str, **more: Any) -> PreTrainedModel:
     torch.manual_seed(7)
     return AutoModelForSequenceClassification.from_config(config(architecture, **more))
@@ -99,11 +107,11 @@ class MethodCase:
 
     folder: Path
     architecture: str
-    section: MethodSection
+    section: Method
     settings: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
 
-    def start(self, folder: Path) -> tuple[methods.Applied, Any]:
+    def start(self, folder: Path) -> tuple[Applied, Any]:
         applied = methods.apply(model(self.architecture), self.section, ())
         train, validation = rows(48, 1), rows(21, 2)
         inputs = TrainingInputs(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hftune import data as datasets
-from hftune.config import load_recipe
+from hftune.config import RecipeError, load_recipe
 from hftune.config.data import LabeledData
 from hftune.errors import HftuneError
 from hftune.hub.contents import published_files
@@ -92,13 +92,45 @@ def test_the_embedded_sample() -> None:
 @pytest.mark.parametrize("model", ["mini", "bert-base-cased", "roberta-base", "tinybert"])
 def test_there_is_a_recipe_for_every_method(model: str) -> None:
     for kind in METHODS:
-        recipe = load_recipe(f"boolq/{model}/{kind}", task="classify")
+        recipe = load_recipe(f"boolq/{model}", {"method.kind": kind}, task="classify")
         assert recipe.method.kind == kind
         assert recipe.data.truncation == "only_second"
         assert recipe.data.dataset_name == ("boolq-mini" if model == "mini" else "google/boolq")
         if kind in ("prefix", "prompt"):
             assert recipe.method.positions == 128
         assert recipe.data.max_seq_length + recipe.method.positions <= 512
+        train = recipe.train
+        if model == "mini":
+            expected = (7e-4 if kind == "full" else recipe.method.scratch_learning_rate, 12.0, None)
+        elif kind == "head":
+            expected = (2e-3, 20.0, None)
+        elif kind == "full":
+            expected = {
+                "tinybert": (1e-4, 5.0, None),
+                "bert-base-cased": (3e-5, 4.0, None),
+                "roberta-base": (2e-5, 10.0, 3),
+            }[model]
+        else:
+            expected = (recipe.method.pretrained_learning_rate, 10.0, 3)
+        assert (train.learning_rate, train.num_train_epochs, train.early_stopping_patience) == expected
+
+
+def test_what_a_recipe_states_by_method_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("by_method:\n  prefx:\n    train: {num_train_epochs: 2}\n", encoding="utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.source) == ("by_method.prefx", f"{path}:2") and "prefix" in problem.hint
+    path.write_text("by_method:\n  lora:\n    train:\n      num_train_epochs: many\n", encoding="utf-8")
+    assert load_recipe(path).train.num_train_epochs == 8.0, "of another method"
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, {"method.kind": "lora"})
+    assert [(one.path, one.source) for one in caught.value.problems] == [("train.num_train_epochs", f"{path}:4")]
+    assert load_recipe(path, {"method.kind": "lora", "train.num_train_epochs": 2}).train.num_train_epochs == 2.0
+    path.write_text("by_method: 3\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match="expected settings by method"):
+        load_recipe(path)
 
 
 def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hftune: Hftune) -> None:
@@ -232,7 +264,9 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
 
     plan = read_plan(find_study("boolq-methods"))
     check(plan)
-    assert [recipe_for(plan, setting, 1).method.kind for setting in grid(plan)] == list(METHODS)
+    assert [recipe_for(plan, setting, 1).method.kind for setting in grid(plan)] == [
+        kind for kind in METHODS if kind in plan.grid["method.kind"]
+    ]
     given: dict[str, Any] = {}
     monkeypatch.setattr(command, "carry_out", lambda **arguments: given.update(arguments))
     code, _, err = hftune(
@@ -240,7 +274,7 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     )
     assert code == 0, err
     assert (given["study"], given["seeds"], given["jobs"]) == ("boolq-methods", "4", 2)
-    assert given["grid"] == ["method=full,head,prefix,prompt,ptuning,lora,ia3,bitfit"]
+    assert given["grid"] == [f"method.kind={','.join(METHODS)}"]
     assert given["settings"] == {"model.model_name_or_path": "some/model", "data.max_train_samples": 50}
     assert given["sets"] == ["train.learning_rate=null", "train.num_train_epochs=null"]
     assert given["dry_run"] is False
@@ -248,7 +282,7 @@ def test_all_methods_are_one_study(here: Path, hftune: Hftune, monkeypatch: pyte
     for flag in (("--merge",), ("--push-to-hub",), ("--hub-model-id", "a/b")):
         code, _, err = hftune("boolq", "--method", "all", *flag)
         assert code == 2 and flag[0] in err
-    assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["grid"] == ["method=lora,head"]
+    assert hftune("boolq", "--method", "lora, head")[0] == 0 and given["grid"] == ["method.kind=lora,head"]
     code, _, err = hftune("boolq", "--method", "lora,hed")
     assert code == 2 and "got 'hed'" in err and "did you mean 'head'?" in err and "learning rate" not in err
     code, _, err = hftune("boolq", "--method", "lora", "--jobs", "2")

@@ -18,12 +18,16 @@ from hftune import methods
 from hftune.cli.outcome import score_table
 from hftune.config import Recipe, load_recipe
 from hftune.config.data import CorpusData
-from hftune.config.method import BitfitMethod, HeadMethod, Ia3Method, LoraMethod, PrefixMethod
 from hftune.config.model import ModelSection
 from hftune.data.stream import stream_corpus
 from hftune.errors import HftuneError
 from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
 from hftune.hub.usage import usage
+from hftune.methods.bitfit import BitfitMethod
+from hftune.methods.head import HeadMethod
+from hftune.methods.ia3 import Ia3Method
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
 from hftune.models.token_scores import NextTokenBatches
 from hftune.models.vocabulary import Learning, train_vocabulary

@@ -12,10 +12,10 @@ from pydantic import Field
 import hftune
 from hftune.config import Recipe, RecipeError, kinds, load, load_recipe, recipe_yaml, schema, setting_rows
 from hftune.config.data import CorpusData, LabeledData, QuestionData
-from hftune.config.method import FullMethod
 from hftune.config.section import Section
 from hftune.config.task import ClassifyTask, SpanTask, Task
 from hftune.errors import HftuneError
+from hftune.methods.full import FullMethod
 
 
 class LoraMethod(Section):
@@ -288,7 +288,7 @@ def test_schema_describes_every_setting() -> None:
     for name, definition in whole["$defs"].items():
         for key, value in definition["properties"].items():
             assert key == "kind" or value.get("description"), f"{name}.{key} has no sentence under it"
-    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
+    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub", "by_method"}
     assert list(schema("hub")["$defs"]) == ["HubSection"]
     assert {row.path for row in setting_rows("hub")} == {
         "hub.hub_model_id",

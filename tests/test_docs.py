@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import generated_docs
 import pytest
 import yaml
 from typer.core import TyperOption
@@ -82,6 +83,11 @@ def test_every_setting_of_a_method_is_in_its_document() -> None:
     settings = {name for section in section_kinds("method").values() for name in section.model_fields} - {"kind"}
     assert len(settings) >= 10
     assert {name for name in settings if f"`{name}`" not in text} == set()
+
+
+def test_the_tables_of_methods_are_those_that_are_generated() -> None:
+    page = generated_docs.PAGE.read_text(encoding="utf-8")
+    assert page == generated_docs.filled(page), "run python tests/generated_docs.py"
 
 
 def test_there_are_recipes() -> None:

@@ -14,11 +14,12 @@ from finished_run import LABELS, finished_run
 from method_case import model
 
 from hftune import methods
-from hftune.config.method import LoraMethod, PrefixMethod
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.exporting import export
 from hftune.inference import predict
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
 from hftune.models import onnx_model
 from hftune.models.classifier import Classifier
 from hftune.outcomes import Request

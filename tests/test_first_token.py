@@ -11,7 +11,9 @@ from method_case import config
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
 
 from hftune import methods
-from hftune.config.method import LoraMethod, PrefixMethod, PromptMethod
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
+from hftune.methods.prompt import PromptMethod
 from hftune.models.first_token import read_first_only
 from hftune.models.joint.modeling_joint import with_mlm_head
 

@@ -18,9 +18,12 @@ from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from hftune import methods
-from hftune.config.method import LoraMethod, PrefixMethod, PromptMethod, PTuningMethod
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
+from hftune.methods.prompt import PromptMethod
+from hftune.methods.ptuning import PTuningMethod
 from hftune.models.adapter import CONFIG, WEIGHTS
 from hftune.models.adapter_limits import MOST_WAYS, ways_to_match
 from hftune.models.classifier import Classifier

@@ -22,9 +22,10 @@ from tiny_answerer import rows as questions
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hftune import methods
-from hftune.config.method import LoraMethod, PrefixMethod
 from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
 from hftune.models.causal import load_causal_lm, load_saved_lm
 from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier, load_tokenizer

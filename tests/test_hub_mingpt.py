@@ -87,4 +87,4 @@ def test_it_is_taught_to_answer_from_there(client: Client, trained: Path, tmp_pa
     done = client.hftune("finetune", "--from", REPO, "--data", str(trained / "people"), *BRIEF, "--output", "answers")
     assert done.returncode == 0, done.stderr
     recipe = (tmp_path / "answers" / "recipe.yaml").read_text()
-    assert f"model_name_or_path: {REPO}" in recipe and "trust_remote_code: false" in recipe  # our own code, not what lies beside it
+    assert f"model_name_or_path: {REPO}" in recipe and "trust_remote_code: false" in recipe  # our own code

@@ -8,26 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from method_case import EVERY, NAMES, STEPS, TEXTS, MethodCase, close, losses, weights_at
+from method_case import EVERY, NAMES, STEPS, TEXTS, MethodCase, close, losses, model, small, weights_at
 from peft import PeftModel
 from training_case import same
 from transformers import AutoModelForSequenceClassification
 
 from hftune.config.kinds import section_kinds
-from hftune.config.method import HeadMethod, LoraMethod, PrefixMethod
 from hftune.methods import METHODS
+from hftune.methods.head import HeadMethod
+from hftune.methods.prefix import PrefixMethod
 from hftune.verify import fresh_outputs
 
 pytestmark = pytest.mark.numeric
 
-ADAPTERS = {"prefix", "prompt", "ptuning", "lora", "ia3"}
-SMALL: dict[str, dict[str, Any]] = {kind: {"num_virtual_tokens": 3} for kind in ("prefix", "prompt", "ptuning")}
-SMALL["lora"] = {"r": 2}
-SECTIONS = {kind: section_kinds("method")[kind](**SMALL.get(kind, {})) for kind in METHODS}
+ADAPTERS = {kind for kind, section in METHODS.items() if section.is_adapter}
+SECTIONS = {kind: small(kind) for kind in METHODS}
 VARIANTS = {
     "prefix-projected": PrefixMethod(num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=8),
     "head-uncached": HeadMethod(cache_features=False),
-    "lora-merged": LoraMethod(r=2, merge=True),
+    **{f"{kind}-merged": small(kind, merge=True) for kind in METHODS if "merge" in METHODS[kind].model_fields},
 }
 CASES = [(name, kind) for kind in ("bert", "roberta") for name in (*SECTIONS, *VARIANTS)]
 
@@ -38,13 +37,22 @@ INTENDED = {
     "head-uncached": ("classifier.",),
     "bitfit": (".bias", "classifier."),
     "lora": ("lora_", "classifier.modules_to_save"),
-    "lora-merged": ("lora_", "classifier.modules_to_save"),
     "ia3": ("ia3_", "classifier.modules_to_save"),
     "prefix": ("prompt_encoder", "classifier.modules_to_save"),
     "prefix-projected": ("prompt_encoder", "classifier.modules_to_save"),
     "prompt": ("prompt_encoder", "classifier.modules_to_save"),
     "ptuning": ("prompt_encoder", "classifier.modules_to_save"),
 }
+
+
+def intended(name: str, case: MethodCase) -> tuple[str, ...]:
+    """For an adapter that is not listed: all that the plain model does not have."""
+    name = name.removesuffix("-merged")
+    if name in INTENDED:
+        return INTENDED[name]
+    plain = {key for key, _ in model(case.architecture).named_parameters()}
+    names = {key.replace(".base_layer.", ".").removeprefix("base_model.model."): key for key in case.before}
+    return tuple(key for short, key in names.items() if short not in plain and ".original_module." not in key)
 
 
 def test_every_kind_has_a_method_and_the_other_way_round() -> None:
@@ -79,12 +87,13 @@ def test_only_the_intended_parameters_move(name: str, kind: str, trained: Any) -
     case = trained[name, kind]
     last = weights_at(case.folder, STEPS)
     names = {key.replace(".backbone.", ".") for key in last}
-    intended = {key for key in case.before if any(part in key for part in INTENDED[name])}
-    assert names & case.before.keys() == intended
+    parts = intended(name, case)
+    trainable = {key for key in case.before if any(part in key for part in parts)}
+    assert names & case.before.keys() == trainable
     moved = {key for key in last if key in case.before and not torch.equal(last[key], case.before[key])}
-    assert moved == intended
+    assert moved == trainable
     for key, value in case.after.items():
-        assert key in intended or torch.equal(value, case.before[key]), key
+        assert key in trainable or torch.equal(value, case.before[key]), key
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -113,7 +122,7 @@ def test_a_fresh_process_gives_the_same_answers(name: str, kind: str, trained: A
     assert abs(case.logits - case.logits[0]).max() > 1e-2, "the texts must differ for this to mean anything"
     files = {path.name for path in (case.folder / "model").iterdir()}
     wanted = {"adapter_config.json", "adapter_model.safetensors", "base"} if name.split("-")[0] in ADAPTERS else set()
-    wanted = {"config.json", "model.safetensors"} if name == "lora-merged" or not wanted else wanted
+    wanted = {"config.json", "model.safetensors"} if name.endswith("-merged") or not wanted else wanted
     assert files == wanted | {"tokenizer.json", "tokenizer_config.json", "hftune.json"}
 
 

@@ -13,9 +13,9 @@ from training_case import accuracy, collate, rows
 
 from hftune import methods
 from hftune.cache import cache_folder
-from hftune.config.method import HeadMethod
 from hftune.errors import HftuneError
 from hftune.methods.applied import Applied, Precomputed
+from hftune.methods.head import HeadMethod
 from hftune.tasks.features import precompute
 from hftune.training.inputs import TrainingInputs
 from hftune.training.progress import Silent

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from method_case import NAMES, TEXTS, close, config, model, tokenizer
+from method_case import NAMES, TEXTS, close, config, model, small, tokenizer
 from peft import PeftModel
+from pydantic import ValidationError
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -21,13 +22,15 @@ from transformers import (
 )
 
 from hftune import methods
-from hftune.config.kinds import section_kinds
-from hftune.config.method import Ia3Method, LoraMethod, PrefixMethod, PromptMethod
 from hftune.config.model import ModelSection
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.methods import METHODS
 from hftune.methods.formula import evaluate, letters_of
+from hftune.methods.ia3 import Ia3Method
+from hftune.methods.lora import LoraMethod
+from hftune.methods.prefix import PrefixMethod
+from hftune.methods.prompt import PromptMethod
 from hftune.models.classifier import Classifier
 from hftune.models.load import load_sequence_classifier
 
@@ -38,8 +41,7 @@ NO_BIASES = ("bitfit", "modernbert")
 
 
 def section(kind: str, **settings: Any) -> Any:
-    small = {"num_virtual_tokens": 3} if kind in ("prefix", "prompt", "ptuning") else {}
-    return section_kinds("method")[kind](**{**small, **settings})
+    return small(kind, **settings)
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -133,14 +135,14 @@ def test_settings_that_exclude_each_other() -> None:
     with pytest.raises(HftuneError, match="gradient_checkpointing"):
         methods.check(section("prefix"), config("bert"), gradient_checkpointing=True)
     methods.check(section("lora"), config("bert"), gradient_checkpointing=True)
-    with pytest.raises(HftuneError, match=r"'ffn', which is not among method\.target_modules"):
-        methods.check(Ia3Method(target_modules=("key",), feedforward_modules=("ffn",)), config("bert"))
+    with pytest.raises(ValidationError, match=r"'ffn', which is not among target_modules"):
+        Ia3Method(target_modules=("key",), feedforward_modules=("ffn",))
 
 
 @pytest.mark.parametrize("method", [kind for kind in METHODS if kind not in ("full", "prefix")])
 def test_gradient_checkpointing_reaches_every_trained_weight(method: str) -> None:
     network = model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    settings = {"lora_dropout": 0.0} if method == "lora" else {}
+    settings = {"lora_dropout": 0.0} if "lora_dropout" in METHODS[method].model_fields else {}
     applied = methods.apply(network, section(method, **settings), ())
     gradients = []
     for checkpointing in (False, True):
@@ -195,7 +197,7 @@ def test_training_does_not_start_from_a_prefix(tmp_path: Path) -> None:
 def test_formula_and_count_agree(method: str, kind: str, labels: int) -> None:
     names = {"id2label": {index: str(index) for index in range(labels)}, "label2id": {}}
     network = model(kind, **names, hidden_size=24, num_hidden_layers=3, intermediate_size=40)
-    made = section(method, **({"r": 5} if method == "lora" else {}))
+    made = section(method, **({"r": 5} if "r" in METHODS[method].model_fields else {}))
     letters = letters_of(network, n=3, r=5, h=24)
     plain = sum(value.numel() for value in network.parameters())
     applied = methods.apply(network, made, ())

@@ -1,7 +1,7 @@
 """``hftune boolq``: yes/no questions over passages, under one tuning method or the whole ladder.
 
 hftune boolq --method prefix
-hftune boolq --recipe boolq/roberta-base/lora --seeds 1,2,3
+hftune boolq --recipe boolq/roberta-base --method lora --seeds 1,2,3
 hftune boolq --method lora,head --seeds 1,2,3
 hftune boolq --method all --jobs 2
 """
@@ -16,14 +16,14 @@ from hftune.cli.flags import Typed, training_command
 from hftune.cli.train import run_training
 from hftune.errors import HftuneError
 
-DEFAULTS = "boolq/mini"
-"""Folder of the recipes that stand in where none was given, one a method."""
+DEFAULT = "boolq/mini"
+"""The recipe that is used when none was given."""
 STUDY = "boolq-methods"
 """The study that ``--method all`` carries out."""
 ALL = "all"
 METHOD = "method.kind"
 FROM_SCRATCH = ("train.learning_rate", "train.num_train_epochs")
-"""What these recipes set for their model from scratch, and is far too much for a pretrained one."""
+"""What that recipe sets for a model from scratch, and is far too much for a pretrained one."""
 
 Jobs = Annotated[
     int | None,
@@ -49,11 +49,10 @@ def boolq(typed: Typed) -> None:
             "--jobs is the number of runs of a study at once, and one method is one run",
             hint=f"leave it out, or train every method: --method {ALL}",
         )
-    default = f"{DEFAULTS}/{methods[0] if methods else 'full'}"
     # A resumed run brings its own recipe.
     resumes = typed.resume and not typed.sets and not typed.settings
     typed = _suited_to_model(typed)
-    run_training(typed, task="classify", recipe=typed.recipe if typed.recipe or resumes else default, default=default)
+    run_training(typed, task="classify", recipe=typed.recipe if typed.recipe or resumes else DEFAULT, default=DEFAULT)
 
 
 def _suited_to_model(typed: Typed) -> Typed:
@@ -110,7 +109,7 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     carry_out(
         study=STUDY,
         recipe=typed.recipe,
-        grid=[f"method={','.join(methods)}"],
+        grid=[f"{METHOD}={','.join(methods)}"],
         settings=inherit,
         sets=typed.sets,
         seeds=typed.seeds if seed is None else str(seed),

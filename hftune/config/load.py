@@ -7,6 +7,7 @@ users as ``hftune.load_recipe``. One code path for all of them, and every error 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from pydantic_core import ErrorDetails
 
 from hftune.config import document
 from hftune.config.check import Source, check, got
-from hftune.config.kinds import section_kinds, task_class
-from hftune.config.overrides import merge, parse_sets, plain
+from hftune.config.kinds import default_kind, section_kinds, task_class
+from hftune.config.overrides import merge, nested, parse_sets, plain
 from hftune.config.problems import Problem, RecipeError
 from hftune.config.recipe import Recipe
 from hftune.config.shipped import find_recipe
+from hftune.suggest import closest
 
 TYPED = "from a flag or override"
+BY_METHOD = "by_method"
+"""The key of a recipe file under which settings are stated per method: those of the method that is used count."""
 
 
 def load_recipe(
@@ -31,7 +35,7 @@ def load_recipe(
     *,
     task: str | None = None,
 ) -> Recipe:
-    """Read, merge and check a recipe: schema defaults < file < overrides < sets.
+    """Read, merge and check a recipe: schema defaults < file < its settings for the method < overrides < sets.
 
     Args:
         recipe: A shipped recipe's name or its last part, a YAML file, or a run directory; None for defaults.
@@ -55,7 +59,10 @@ def load_recipe(
     except document.DocumentError as error:
         # What is laid over an unreadable file can't be judged: its kinds decide which settings there are.
         raise RecipeError(name, [error.problem, *problems]) from error
-    values = merge(stated, flag_pairs + set_pairs, task)
+    by_method, pairs = stated.pop(BY_METHOD, None), flag_pairs + set_pairs
+    method_pairs, lines, bad_methods = _of_the_method(by_method, stated, pairs, lines)
+    problems += [replace(problem, source=f"{path}:{lines.get(problem.path, 1)}") for problem in bad_methods]
+    values = merge(stated, method_pairs + pairs, task)
 
     def source(dotted: str) -> str:
         for origin, pairs in (("--set", set_pairs), (TYPED, flag_pairs)):
@@ -101,6 +108,40 @@ def _sections_of(path: Path | None) -> tuple[dict[str, Any], dict[str, int]]:
         message = f"expected sections such as task, data and train; got {got(stated)}"
         raise document.DocumentError(Problem("", message, source=str(path)))
     return {section: {} if value is None else value for section, value in (stated or {}).items()}, lines
+
+
+def _of_the_method(
+    by_method: Any, stated: Mapping[str, Any], pairs: list[tuple[str, Any]], lines: dict[str, int]
+) -> tuple[list[tuple[str, Any]], dict[str, int], list[Problem]]:
+    """What a file states for the method that is used: dotted keys and values, where they are, and what is wrong."""
+    known = section_kinds("method")
+    if by_method is None:
+        return [], lines, []
+    if not isinstance(by_method, dict):
+        return [], lines, [Problem(BY_METHOD, f"expected settings by method, got {got(by_method)}")]
+    problems = []
+    for name, sections in by_method.items():
+        path = f"{BY_METHOD}.{name}"
+        if name not in known:
+            near = closest(str(name), known)
+            hint = f"Did you mean {near}?" if near else ""
+            problems.append(Problem(path, f"expected a method ({', '.join(known)})", hint))
+        elif not isinstance(sections, dict) or not all(isinstance(part, dict) for part in sections.values()):
+            problems.append(Problem(path, "expected sections such as method and train, with settings"))
+    if problems:
+        return [], lines, problems
+    kind = _kind(nested(pairs)) or _kind(stated) or default_kind("method")
+    here = f"{BY_METHOD}.{kind}."
+    moved = {path.removeprefix(here): line for path, line in lines.items() if path.startswith(here)}
+    found = by_method.get(kind, {})
+    settings = [(f"{section}.{key}", value) for section, part in found.items() for key, value in part.items()]
+    return settings, {**lines, **moved}, []
+
+
+def _kind(values: Mapping[str, Any]) -> str | None:
+    section = values.get("method")
+    kind = section.get("kind") if isinstance(section, Mapping) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _across_sections(details: ErrorDetails) -> Problem:

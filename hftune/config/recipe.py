@@ -8,11 +8,11 @@ from pydantic import Field, model_validator
 
 from hftune.config.data import CorpusData, DataSection, QuestionData
 from hftune.config.hub import HubSection
-from hftune.config.method import FullMethod, MethodSection
 from hftune.config.model import ModelSection
 from hftune.config.section import Section
 from hftune.config.task import ClassifyTask, Task, TaskSection
 from hftune.config.train import MUON, TrainSection
+from hftune.methods import METHODS, FullMethod, MethodSection
 
 PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
@@ -38,10 +38,6 @@ def _data_for(made: dict[str, Any]) -> Any:
     return by_kind[task.data_kind]()
 
 
-WITHOUT_INPUT_GRADIENT = ("head", "prefix", "prompt", "ptuning")
-"""Methods that do not train through the word embeddings of the text."""
-
-
 class Recipe(Section):
     """Everything that decides a run. The copy in the run directory gives the same run again."""
 
@@ -51,8 +47,9 @@ class Recipe(Section):
     """Where the examples come from."""
     model: ModelSection = Field(default_factory=_model_for)
     """Which model is trained."""
-    method: MethodSection = Field(default_factory=FullMethod)
-    """Which parameters are trained: full, head, prefix, prompt, ptuning, lora, ia3 or bitfit."""
+    method: MethodSection = Field(
+        default_factory=FullMethod, description=f"Which parameters are trained: {', '.join(METHODS)}."
+    )
     train: TrainSection = Field(default_factory=TrainSection)
     """How it is trained: the fields of TrainingArguments."""
     hub: HubSection = Field(default_factory=HubSection)
@@ -100,7 +97,7 @@ class Recipe(Section):
             raise ValueError("hub_strategy, hub_private_repo and hub_revision do nothing without hub.push_to_hub")
         if self.train.optim == MUON and self.method.kind != "full":
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
-        if "neftune_noise_alpha" in self.train.passed_on and self.method.kind in WITHOUT_INPUT_GRADIENT:
+        if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,6 +31,19 @@ class Section(BaseModel):
         allow_inf_nan=False,
         defer_build=True,  # the help of a command reads the fields and validates nothing
     )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values. Pydantic takes any name there, so that a misspelled one would change nothing."""
+        strange = [
+            name for name in update or () if name not in type(self).model_fields and name not in self._passed_on()
+        ]
+        if strange:
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(strange)}")
+        return super().model_copy(update=update, deep=deep)
+
+    def _passed_on(self) -> Collection[str]:
+        """Names that are no declared field and can be set all the same."""
+        return ()
 
     @classmethod
     def undeclared(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

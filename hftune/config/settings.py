@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hftune.config.kinds import expectation, section_class, section_kinds, section_names
+from hftune.config.load import BY_METHOD
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.suggest import closest
@@ -43,6 +44,13 @@ def schema(section: str | None = None) -> dict[str, Any]:
     """
     whole = Recipe.model_json_schema()
     if section is None:
+        by_method = {kind: {"type": "object"} for kind in section_kinds("method")}
+        whole["properties"][BY_METHOD] = {
+            "type": "object",
+            "description": "Settings that count for one method only: method, section, setting.",
+            "properties": by_method,
+            "additionalProperties": False,
+        }
         return whole
     _known(section)
     part = dict(whole["properties"][section])

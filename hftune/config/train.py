@@ -8,7 +8,7 @@ TrainingArguments is accepted, checked and passed on, unless hftune must decide 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -440,6 +440,9 @@ class TrainSection(Section):
         """Whether a higher metric_for_best_model is better."""
         known = self.metric_for_best_model not in LOWER_IS_BETTER
         return known if self.greater_is_better is None else self.greater_is_better
+
+    def _passed_on(self) -> Collection[str]:
+        return argument_fields().keys()
 
     @property
     def passed_on(self) -> dict[str, Any]:

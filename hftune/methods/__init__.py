@@ -1,32 +1,54 @@
-"""Which weights move: one file a method, one line in METHODS. A method here works for every classification task."""
+"""Which parameters are trained: one file per method, one line in METHODS. A method works with every classifier.
+
+Imports no torch: recipes read the settings of their method from here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Union
 
-from transformers import PreTrainedModel
+from pydantic import Field
 
-from hftune.config.method import MethodSection
-from hftune.methods import bitfit, full, head, ia3, lora, prefix, prompt, ptuning
-from hftune.methods.applied import Applied
-from hftune.methods.support import check
+from hftune.methods.architectures import check
+from hftune.methods.bitfit import BitfitMethod
+from hftune.methods.dora import DoraMethod
+from hftune.methods.full import FullMethod
+from hftune.methods.head import HeadMethod
+from hftune.methods.ia3 import Ia3Method
+from hftune.methods.lora import LoraMethod
+from hftune.methods.method import Method
+from hftune.methods.prefix import PrefixMethod
+from hftune.methods.prompt import PromptMethod
+from hftune.methods.ptuning import PTuningMethod
 
-__all__ = ["METHODS", "Applied", "apply", "check"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-METHODS: dict[str, Callable[[PreTrainedModel, Any, Sequence[str]], Applied]] = {
-    "full": full.apply,
-    "head": head.apply,
-    "prefix": prefix.apply,
-    "prompt": prompt.apply,
-    "ptuning": ptuning.apply,
-    "lora": lora.apply,
-    "ia3": ia3.apply,
-    "bitfit": bitfit.apply,
+    from hftune.methods.applied import Applied
+
+__all__ = ["METHODS", "FullMethod", "Method", "MethodSection", "apply", "check"]
+
+METHODS: dict[str, type[Method]] = {
+    "full": FullMethod,
+    "head": HeadMethod,
+    "prefix": PrefixMethod,
+    "prompt": PromptMethod,
+    "ptuning": PTuningMethod,
+    "lora": LoraMethod,
+    "dora": DoraMethod,
+    "ia3": Ia3Method,
+    "bitfit": BitfitMethod,
 }
 
+if TYPE_CHECKING:
+    MethodSection = Method
+else:
+    MethodSection = Annotated[Union[tuple(METHODS.values())], Field(discriminator="kind")]  # noqa: UP007
+"""The ``method`` section of a recipe: one of the table's classes, told apart by ``kind``."""
 
-def apply(model: PreTrainedModel, section: MethodSection, fresh_modules: Sequence[str]) -> Applied:
-    """Freeze, wrap or leave the model as the method says. fresh_modules did not come from the checkpoint."""
+
+def apply(model: PreTrainedModel, section: Method, fresh_modules: Sequence[str]) -> Applied:
+    """Freeze, wrap or leave the model as the method requires. fresh_modules did not come from the checkpoint."""
     check(section, model.config, causal=model.can_generate())
-    return METHODS[section.kind](model, section, fresh_modules)
+    return section.apply(model, fresh_modules)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from peft import PeftConfig, PeftModel, PeftModelForCausalLM, PeftModelForSequenceClassification, TaskType
+from peft.utils import ModulesToSaveWrapper
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -73,14 +74,11 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
             )
 
 
-def prompt_shape(model: PreTrainedModel, token_dim: int) -> dict[str, int]:
-    """What peft would guess from names in the configuration, which not every architecture has."""
-    return {
-        "token_dim": token_dim,
-        "num_layers": model.config.num_hidden_layers,
-        "num_attention_heads": model.config.num_attention_heads,
-    }
-
-
 def _merged(adapted: PeftModel) -> PreTrainedModel:
+    # peft puts the trained copy of a head back in all tuners alike, but in IA3 it fails for a head that is no single
+    # layer, such as RoBERTa's: it is put back here, before the update is merged.
+    for name, module in list(adapted.base_model.model.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            trained = module.modules_to_save[module.active_adapters[0]]
+            adapted.base_model.model.set_submodule(name, trained)
     return adapted.merge_and_unload()

@@ -1,16 +1,30 @@
-"""Full fine-tuning: every weight moves."""
+"""Full fine-tuning: all parameters are trained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from transformers import PreTrainedModel
+from hftune.methods.method import Method
 
-from hftune.config.method import FullMethod
-from hftune.methods.accounting import count
-from hftune.methods.applied import Applied
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hftune.methods.applied import Applied
 
 
-def apply(model: PreTrainedModel, section: FullMethod, fresh_modules: Sequence[str]) -> Applied:
-    """Leave the model as it is."""
-    return Applied(model=model, parameters=count(model))
+class FullMethod(Method):
+    """All parameters are trained."""
+
+    kind: Literal["full"] = "full"
+    pretrained_learning_rate: ClassVar[float] = 5e-5
+    scratch_learning_rate: ClassVar[float] = 5e-4
+    any_architecture: ClassVar[bool] = True
+    is_adapter: ClassVar[bool] = False
+
+    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
+        """Leave the model as it is."""
+        from hftune.methods.accounting import count
+        from hftune.methods.applied import Applied
+
+        return Applied(model=model, parameters=count(model))

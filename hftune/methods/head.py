@@ -1,95 +1,51 @@
-"""Head-only tuning: the backbone is frozen, so it can run once over the rows instead of once an epoch.
+"""Head-only tuning: the backbone is frozen, so it can run once over the examples instead of once per epoch.
 
 The frozen backbone always runs in evaluation mode: dropout in front of weights that do not learn is only noise, and
-without it the features of a row are the same in every epoch. That is what makes them worth keeping.
+without it the features of an example are the same in every epoch, so that they can be cached (``features.py``).
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPooling
+from hftune.methods.method import Method
 
-from hftune.config.method import HeadMethod
-from hftune.methods.accounting import count
-from hftune.methods.applied import Applied, Precomputed
-from hftune.methods.formula import head_formula, letters_of
-from hftune.methods.heads import freeze_all_but, head_modules
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hftune.methods.applied import Applied
 
 
-def apply(model: PreTrainedModel, section: HeadMethod, fresh_modules: Sequence[str]) -> Applied:
-    """Freeze the backbone, but for modules that did not come from the checkpoint."""
-    modules = head_modules(model, fresh_modules)
-    freeze_all_but(model, modules)
-    model.base_model.register_forward_pre_hook(_stay_in_evaluation_mode)
-    formula = head_formula(modules, model.config.num_labels, model.config.hidden_size)
-    return Applied(
-        model=model,
-        parameters=count(model, formula, letters_of(model)),
-        precomputed=split(model) if section.cache_features and _can_split(model, modules) else None,
+class HeadMethod(Method):
+    """Only the classification head is trained; the encoder is frozen and runs without dropout."""
+
+    kind: Literal["head"] = "head"
+    cache_features: bool = True
+    """Compute the features of the frozen encoder once and cache them on disk, instead of once per epoch."""
+    pretrained_learning_rate: ClassVar[float] = 2e-3
+    scratch_learning_rate: ClassVar[float] = 2e-3
+    any_architecture: ClassVar[bool] = True
+    is_adapter: ClassVar[bool] = False
+    trains_embeddings_path: ClassVar[bool] = False
+    not_causal: ClassVar[str] = (
+        "their head is mostly their embeddings, and a fresh one learns nothing that the frozen rest can use"
     )
 
+    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
+        """Freeze the backbone, but for modules that did not come from the checkpoint."""
+        from hftune.methods.accounting import count
+        from hftune.methods.applied import Applied
+        from hftune.methods.features import can_split, split, stay_in_evaluation_mode
+        from hftune.methods.formula import head_formula, letters_of
+        from hftune.methods.heads import freeze_all_but, head_modules
 
-def split(model: PreTrainedModel) -> Precomputed:
-    """The model as a frozen encoder and a head that shares its weights with the model."""
-    trained = copy.copy(model)
-    trained._modules = {**model._modules, model.base_model_prefix: _Features(model.base_model)}
-    return Precomputed(trained=trained, encode=_encoder(model))
-
-
-class _Features(nn.Module):
-    """Stands where the backbone stood, and hands on what the backbone has said before."""
-
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        # Kept whole, so that a checkpoint still knows over which frozen weights the head was trained.
-        self.backbone = backbone
-
-    def get_input_embeddings(self) -> None:
-        """There are none; FSDP asks, to see whether they are tied to an output."""
-
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutputWithPooling:
-        """inputs_embeds (rows, 1, d): last hidden states. A pooler comes after them, for it may be a trained one."""
-        pooler = getattr(self.backbone, "pooler", None)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=inputs_embeds,
-            pooler_output=None if pooler is None else pooler(inputs_embeds),  # (rows, d)
+        modules = head_modules(model, fresh_modules)
+        freeze_all_but(model, modules)
+        model.base_model.register_forward_pre_hook(stay_in_evaluation_mode)
+        formula = head_formula(modules, model.config.num_labels, model.config.hidden_size)
+        return Applied(
+            model=model,
+            parameters=count(model, formula, letters_of(model)),
+            precomputed=split(model) if self.cache_features and can_split(model, modules) else None,
         )
-
-
-def _encoder(model: PreTrainedModel) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    backbone = model.base_model
-    takes = inspect.signature(backbone.forward).parameters
-    mean = model.config.to_dict().get("classifier_pooling") == "mean"  # ModernBERT; all others read the first token
-
-    @torch.no_grad()
-    def encode(batch: Mapping[str, Tensor]) -> Tensor:
-        hidden: Tensor = backbone(**{name: value for name, value in batch.items() if name in takes}).last_hidden_state
-        if not mean:
-            return hidden[:, 0]
-        mask = batch["attention_mask"].unsqueeze(-1)  # (rows, tokens, 1)
-        return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
-
-    return encode
-
-
-def _can_split(model: PreTrainedModel, trained: Mapping[str, nn.Module]) -> bool:
-    """Whether features of a text stay the same: only a pooler may be trained inside the backbone.
-
-    GPT-2's head reads the last token of a text, and ALBERT's pooler is a linear layer with its activation elsewhere:
-    they run the frozen backbone in every epoch.
-    """
-    if hasattr(model, "score") or isinstance(getattr(model.base_model, "pooler", None), nn.Linear):
-        return False
-    prefix = model.base_model_prefix
-    return all(not name.startswith(f"{prefix}.") or name.startswith(f"{prefix}.pooler") for name in trained)
-
-
-def _stay_in_evaluation_mode(backbone: nn.Module, _: Any) -> None:
-    backbone.eval()

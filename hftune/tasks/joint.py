@@ -26,6 +26,7 @@ from hftune.config.task import JointTask
 from hftune.data.splits import Splits
 from hftune.data.unlabeled import JointSplits, Unlabeled
 from hftune.errors import HftuneError
+from hftune.methods import FullMethod
 from hftune.models.joint import as_classifier
 from hftune.models.load import LoadedModel, load_config, load_tokenizer
 from hftune.models.masked import (
@@ -47,16 +48,16 @@ from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import world_size
 from hftune.training.parts import LossParts
 
+VIRTUAL = "its vectors serve the classifier alone; the masked language model would train nothing that it keeps"
 REFUSED = {
     "head": "the encoder is frozen, so unlabeled text could teach it nothing",
-    "lora": "both heads share the word embeddings, which an adapter keeps frozen and can't carry along",
-    "ia3": "both heads share the word embeddings, which an adapter keeps frozen and can't carry along",
     "bitfit": "the masked language model's output is the word embeddings, which are frozen",
-    "prefix": "a prefix serves the classifier alone; the masked language model would train nothing that it keeps",
-    "prompt": "a prompt serves the classifier alone; the masked language model would train nothing that it keeps",
-    "ptuning": "a prompt serves the classifier alone; the masked language model would train nothing that it keeps",
+    "prefix": VIRTUAL,
+    "prompt": VIRTUAL,
+    "ptuning": VIRTUAL,
 }
-"""Methods that joint training does not go with, and why."""
+"""Why joint training does not work with a method that freezes weights; those that are not here adapt some layers."""
+ADAPTER = "both heads share the word embeddings, which an adapter keeps frozen and can't save"
 
 
 class Joint(Classification):
@@ -72,9 +73,9 @@ class Joint(Classification):
     def load_data(self) -> JointSplits:
         """Labeled rows and unlabeled texts, both checked."""
         kind = self.recipe.method.kind
-        if self.active and kind in REFUSED:
+        if self.active and kind != FullMethod().kind:
             raise HftuneError(
-                f"joint training does not go with method {kind}: {REFUSED[kind]}",
+                f"joint training does not go with method {kind}: {REFUSED.get(kind, ADAPTER)}",
                 hint="use --method full; or train the masked language model first (hftune pretrain --objective mlm), "
                 f"then hftune classify --model RUN --method {kind}",
             )

@@ -209,10 +209,12 @@ def number_format(precision: str | None, *, cpu: bool, launcher: str = "no") -> 
                 f"the launch config has mixed_precision {launcher}, but the recipe's precision is {stated}",
                 hint='write mixed_precision: "no" in the launch config, so that train.bf16 and train.fp16 decide',
             )
-        precision = launcher
+        precision, source = launcher, "the launch config's mixed_precision"
+    else:
+        source = f"train.{precision}"
     if precision is None:
         return "bf16" if not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(False) else "fp32"
-    lacking, hint = None, f"leave train.{precision} out: fp32 on a CPU, bf16 on a GPU that has it"
+    lacking, hint = None, f"leave {source} out: fp32 on a CPU, bf16 on a GPU that has it"
     if precision == "bf16" and cpu:
         trial = cpu_trial("bf16")
         lacking = None if trial.works else str(trial)
@@ -223,7 +225,7 @@ def number_format(precision: str | None, *, cpu: bool, launcher: str = "no") -> 
     elif precision == "fp16" and cpu:
         lacking = "mixed fp16 needs a GPU"
     if lacking:
-        raise HftuneError(f"train.{precision} is true, but {lacking}", hint=hint)
+        raise HftuneError(f"{source} asks for {precision}, but {lacking}", hint=hint)
     return precision
 
 
