@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from hub_client import Client
 from safetensors.numpy import load_file
 
@@ -335,6 +336,7 @@ def test_the_trainer_of_prepare_trains_as_train_does(first: hftune.Run, here: Pa
     assert prepared.datasets["train"].column_names == ["text", "label"]
     assert prepared.tokenizer("great")["input_ids"] and prepared.recipe.train.bf16 is False
     assert sum(weight.requires_grad for weight in prepared.model.parameters()) > 0
+    torch.rand(3)  # whatever happens in a notebook in between
     output = prepared.trainer.train()
     assert output.global_step == 4
     trained = {name: value.numpy() for name, value in prepared.model.state_dict().items()}
