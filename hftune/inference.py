@@ -6,7 +6,7 @@ was trained for stands in the hftune.json beside its weights; one that says noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hftune import answering, labeling
@@ -144,6 +144,11 @@ def rows_of(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[di
     """
     if isinstance(texts, str):
         raise HftuneError("predict takes a list of texts, got one string", hint="write predict(model, [text])")
+    if hasattr(texts, "columns") or isinstance(texts, Mapping):
+        raise HftuneError(
+            f"predict takes a list of texts, got a {type(texts).__name__}, whose items are the names of columns",
+            hint='name the column: predict(frame["text"])',
+        )
     texts, pairs = list(texts), None if pairs is None else list(pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise HftuneError(

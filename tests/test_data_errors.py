@@ -239,3 +239,10 @@ def test_mutated_files_end_in_rows_or_in_our_error(tmp_path: Path, ending: str, 
         assert error.hint
     else:
         assert all(text.strip() for rows in splits.named.values() for text in rows["text"])
+
+
+def test_scores_in_a_csv_file_are_no_classes(tmp_path: Path) -> None:
+    """A csv file knows no types: 0.5 is a text there, as "good" is."""
+    (tmp_path / "d.csv").write_text("text,label\n" + "".join(f"text {n},{n / 2}\n" for n in range(20)))
+    with pytest.raises(HftuneError, match="regression"):
+        load(LabeledData(dataset_name=str(tmp_path / "d.csv")))

@@ -148,6 +148,8 @@ def test_every_declared_setting_has_a_name_of_its_own_or_is_shadowed_by_a_nearer
         (("--logging_dir", "x"), ("--logging-dir", "TensorBoard")),
         (("--mlm_alpha", "1"), ("--mlm-alpha", "no setting of task classify")),
         (("--learning_rate",), ("--learning-rate", "expects a value")),
+        (("--bf16", "maybe"), ("--bf16", "true or false", "maybe")),
+        (("--push_to_hub", "me/it"), ("--hub-model-id me/it",)),
         (("--learning_rate", "high"), ("train.learning_rate", "'high'")),
         (("--bf16", "--fp16"), ("bf16 and fp16",)),
         (("--lr_scheduler_type", "constant", "--warmup_steps", "5"), ("skips the warmup", "constant_with_warmup")),
@@ -305,6 +307,12 @@ def test_false_selects_what_is_done(hftune: Hftune, yelp: Path, tmp_path: Path) 
     assert code == 0, err
     assert list(json.loads(text)["splits"]) == ["validation"]
     assert hftune(*base, "--do_train", "False")[0] == 2
+    code, text, err = hftune(*scored, "--json")
+    assert code == 0 and list(json.loads(text)["splits"]) == ["validation"], "what is named is what is done"
+    split = [str(yelp / "yelp" / f"{name}.csv") for name in ("train", "valid")]
+    files = ["classify", "--model", str(out), "--train_file", split[0], "--validation_file", split[1]]
+    code, text, err = hftune(*files, "--do_train", "False", "--do_eval", "--json")
+    assert code == 0 and list(json.loads(text)["splits"]) == ["validation"], err
     assert hftune(*scored[:-1], "--do_eval", "False", "--do_predict", "False")[0] == 2
 
 
@@ -353,3 +361,22 @@ def test_train_needs_one_recipe(hftune: Hftune) -> None:
     assert hftune("train")[0] == 2
     code, _, err = hftune("train", "classify/reviews", "--recipe", "classify/reviews")
     assert code == 2 and "named twice" in err
+
+
+def test_a_grid_takes_names_alone(hftune: Hftune, yelp: Path) -> None:
+    base = [
+        "sweep",
+        "--data",
+        str(yelp / "yelp"),
+        "--model",
+        "scratch:bert-tiny",
+        "--seeds",
+        "1",
+        "--dry-run",
+        "--json",
+    ]
+    code, out, err = hftune(*base, "--grid", "lr=1e-3,2e-3", "--vocab_size", "300", "--max_steps", "2")
+    assert code == 0, err
+    assert "learning_rate=0.001" in out and "learning_rate=0.002" in out
+    code, _, err = hftune(*base, "--grid", "lr=1e-5..1e-3")
+    assert code == 2 and "--search" in err

@@ -284,6 +284,11 @@ class SettingsCommand(TyperCommand):
             )
         if name in DO or (name != RESUME_FROM and is_switch(name, self.task)):
             takes = follows is not None and follows.lower() in (*TRUE, *FALSE)
+            if follows is not None and not takes and not self.takes_arguments:
+                raise HftuneError(
+                    f"--{name.replace('_', '-')} expects true or false; got {follows!r}",
+                    hint=f"write --{name.replace('_', '-')}, or --no-{name.replace('_', '-')}",
+                )
             return name, left.pop(0) if takes else True
         if name == RESUME_FROM:
             return name, left.pop(0) if follows is not None else True
@@ -328,11 +333,23 @@ class SettingsCommand(TyperCommand):
 
 def setting_rows(task: str | None, sections: Sequence[str], everything: bool) -> Iterator[tuple[str, str, str]]:
     """Group, flag and help of each setting; those without a group only where everything is wanted."""
+    from hftune.config.glue import GLUE, YELP
     from hftune.config.kinds import flag_of, owners, spellings
     from hftune.config.train import REFUSED
     from hftune.config.training_arguments import argument_fields
 
     paths, shown = spellings(task), set()
+    if everything and "train" in sections:
+        yield options.WHAT, "--use-peft", "The same as --method lora."
+        yield options.WHAT, "--task-name NAME", f"A task of GLUE ({', '.join(GLUE)}), or {YELP} (docs/settings.md)."
+        yield options.WHAT, "--data-dir FOLDER", "The folder of the data, with --task-name or alone."
+        for name in DO:
+            yield (
+                options.RUN,
+                f"--{name.replace('_', '-')}",
+                "Accepted as in Hugging Face's scripts; False leaves it out.",
+            )
+        yield options.RUN, "--resume-from-checkpoint PATH", "Continue a run, or one of its checkpoints."
     if "method" in sections:
         yield options.WHAT, "--method KIND", _method_help()
     for section, section_type in owners(task):
@@ -347,7 +364,11 @@ def setting_rows(task: str | None, sections: Sequence[str], everything: bool) ->
         declared_names = {path.rpartition(".")[2] for path in shown}
         for name, argument in argument_fields().items():
             if name not in REFUSED and name not in declared_names:
-                yield "Other fields of TrainingArguments", f"--{name.replace('_', '-')}", argument.help
+                yield (
+                    "Other fields of TrainingArguments",
+                    f"--{name.replace('_', '-')}",
+                    argument.help.replace("%%", "%"),
+                )
 
 
 def _shown(name: str, flag: Flag) -> str:

@@ -50,7 +50,10 @@ Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at once; threads are shared out.")
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="The study's folder; runs/<study> by default.")
+    Path | None,
+    typer.Option(
+        "--output", "--output-dir", "-o", metavar="FOLDER", help="The study's folder; runs/<study> by default."
+    ),
 ]
 Test = Annotated[
     Literal["selected", "all"] | None,
@@ -237,7 +240,8 @@ def _plan(
         raise RecipeError("--set", problems)
     if grid:
         stated = _mapping(values, "grid")
-        values["grid"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in parse_grid(grid).items()}}
+        axes = {_dotted(key, stated): axis for key, axis in parse_grid(grid).items()}
+        values["grid"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in axes.items()}}
     own = {key: value for key, value in pairs if not key.startswith(DEPENDS_ON)}
     if own or inherit:
         values["set"] = {**_mapping(values, "set"), **inherit, **own}
@@ -265,6 +269,13 @@ def _before(values: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, A
             )
         stages[name] = {**stages[name], "set": {**_mapping(stages[name], "set"), setting: value}}
     return {"depends_on": stages} if pairs else {}
+
+
+def _dotted(key: str, stated: Mapping[str, Any]) -> str:
+    """The setting that a name alone stands for; an axis of the study keeps its name."""
+    from hftune.config.kinds import spellings
+
+    return key if key in stated else spellings(None).get(key.replace("-", "_"), key)
 
 
 def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ hftune train runs/a --learning_rate 1e-4 --output_dir runs/b
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,12 +122,15 @@ def _recipe(typed: Typed, name: str | None, task: str, default: str | None, *, r
 def _splits_to_score(typed: Typed) -> tuple[str, ...]:
     """Validation unless --do_eval is false, test unless --do_predict is."""
     chosen = {"validation": typed.do.get("do_eval", True), "test": typed.do.get("do_predict", True)}
+    if not typed.do.get("do_train", True) and True in typed.do.values():
+        # Without training, what is named is what is done, as in Hugging Face's scripts.
+        chosen = {"validation": typed.do.get("do_eval", False), "test": typed.do.get("do_predict", False)}
     return tuple(split for split, wanted in chosen.items() if wanted)
 
 
 def _score_only(recipe: Recipe, splits: tuple[str, ...], typed: Typed) -> None:
     """``--do_train False``: score the model that is named on the data that is named."""
-    from hftune.cli.evaluate import evaluate
+    from hftune.cli.evaluate import DATA_SETTINGS, evaluate
     from hftune.config.data import LabeledData
 
     name, data = recipe.model.model_name_or_path, recipe.data
@@ -139,17 +143,15 @@ def _score_only(recipe: Recipe, splits: tuple[str, ...], typed: Typed) -> None:
         raise HftuneError("--do_train, --do_eval and --do_predict are all false", hint="leave one of them out")
     if not isinstance(data, LabeledData):
         raise HftuneError("--do_train False scores classifiers", hint=f"use `hftune evaluate {name}`")
-    columns = {"text": data.text_column_name, "pair": data.text_pair_column_name, "label": data.label_column_name}
+    stated = data.model_dump(include={key.removeprefix("data.") for key in DATA_SETTINGS}, exclude_none=True)
+    sets = [f"data.{key}={json.dumps(value)}" for key, value in stated.items()]
     for split in splits:
         note(f"scoring {split}", style="dim")
         evaluate(
             name,
             data=data.dataset_name,
             split=split,
-            text_column=columns["text"],
-            pair_column=columns["pair"],
-            label_column=columns["label"],
-            sets=[f"data.dataset_config_name={data.dataset_config_name}"] if data.dataset_config_name else None,
+            sets=sets or None,
             batch_size=recipe.train.per_device_eval_batch_size,
             revision=recipe.model.model_revision,
             trust_remote_code=recipe.model.trust_remote_code,

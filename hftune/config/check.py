@@ -204,7 +204,7 @@ def _suggestion(word: str, path: str, siblings: Iterable[str]) -> str:
     everywhere = all_settings()
     if path in everywhere:
         owners = ", ".join(str(kind) for kind in everywhere[path])
-        flag = " (--method)" if path.startswith("method.") else ""
+        flag = " (--method; --use-peft is lora)" if path.startswith("method.") else ""
         return f"It belongs to kind {owners}: set {path.partition('.')[0]}.kind{flag} to it."
     by_leaf = {setting.rpartition(".")[2]: setting for setting in siblings}
     same = {name.rpartition(".")[2]: name for name in everywhere if name.startswith(f"{path.partition('.')[0]}.")}

@@ -115,7 +115,7 @@ def _composed_data(stated: Mapping[str, Any]) -> dict[str, Any]:
 def unknown(name: str, known: Iterable[str], shown: str | None = None) -> HftuneError:
     """The error for a name that nothing has, with the nearest ones."""
     shown = shown or name
-    found = closest(name, known, cutoff=0.6)
+    found = closest(name, [one for one in known if one not in REFUSED], cutoff=0.6)
     dashed = shown.startswith("--") and found is not None
     near = f"--{found.replace('_', '-')}" if dashed and found else found
     return HftuneError(

@@ -37,7 +37,9 @@ def label_names(table: Table, column: str) -> list[str | None]:
                 else f"a label is a string, a whole number or a boolean; is it {quote(column)}?",
             )
     if kinds in ({float}, {int, float}):
-        _refuse_scores(table, column)
+        _refuse_scores(table, column, values)
+    elif kinds == {str} and (numbers := _as_numbers(values)) is not None:  # a csv file has no other type
+        _refuse_scores(table, column, numbers)
     if len(kinds) > 1 and kinds != {int, float}:
         raise HftuneError(
             f"labels of {quote(table.where)} (column {quote(column)}) are of several kinds: "
@@ -115,9 +117,16 @@ def _class_names(table: Table, column: str, classes: tuple[str, ...]) -> list[st
     return names
 
 
-def _refuse_scores(table: Table, column: str) -> None:
+def _as_numbers(values: Sequence[Any]) -> list[float] | None:
+    """Labels that are all written as numbers; None where one is not."""
+    try:
+        return [math.nan if is_missing(value) else float(value) for value in values]
+    except ValueError:
+        return None
+
+
+def _refuse_scores(table: Table, column: str, values: Sequence[Any]) -> None:
     """Refuse labels that are scores: a regression task. Classes that are written as 1.0 and 2.0 pass."""
-    values = table.columns[column]
     scores = [row for row, value in enumerate(values) if isinstance(value, float) and not value.is_integer()]
     scores = [row for row in scores if not math.isnan(values[row])]  # infinity is a score too
     if scores:

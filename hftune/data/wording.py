@@ -29,7 +29,7 @@ def listing(values: Iterable[object]) -> str:
 def closest(value: str, choices: Sequence[str]) -> str:
     """``did you mean 'x'? `` with its trailing space, or nothing where no choice is near."""
     match = suggest.closest(value[:100], choices)
-    return f"did you mean {quote(match)}? " if match is not None else ""
+    return f"did you mean {quote(match)}? " if match not in (None, value) else ""
 
 
 def count(number: int, noun: str) -> str:

@@ -151,12 +151,6 @@ def check(plan: Plan) -> None:
     Raises:
         HftuneError: Something in the plan can't be carried out.
     """
-    if plan.search is None:
-        for key, axis in plan.grid.items():
-            if isinstance(axis, Range):
-                raise HftuneError(
-                    f"{key} is an interval, which only a search can draw from", hint="add --search N, or list values"
-                )
     settings = examples(plan)
     if SEED in plan.set or any(SEED in setting.overrides for setting in settings):
         raise HftuneError(f"{SEED} can't be set or varied in a study", hint="list the seeds: --seeds 1,2,3")
@@ -261,7 +255,10 @@ def _interval(key: str, low: str, high: str) -> dict[str, Any]:
 def _choices(key: str, axis: Axis) -> list[tuple[Value, dict[str, Value]]]:
     if isinstance(axis, dict):
         return list(axis.items())
-    assert isinstance(axis, list), f"{key} is an interval, which check() refuses for a grid"
+    if isinstance(axis, Range):
+        raise HftuneError(
+            f"{key} is an interval, which only a search can draw from", hint="add --search N, or list values"
+        )
     return [(value, {key: value}) for value in axis]
 
 
