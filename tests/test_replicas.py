@@ -288,7 +288,7 @@ def test_half_precision_for_every_other_kind_of_model(tmp_path: Path) -> None:
         load_masked_lm(section, tokenizer).model,
         load_joint(section, tokenizer, ("bad", "good")).model,
         load_causal_lm(writer, load_tokenizer(writer, [], padded=False)).model,
-        load_saved_lm(writer.name, writer, "cpu")[0],
+        load_saved_lm(writer.model_name_or_path, writer, "cpu")[0],
     ):
         assert {value.dtype for value in model.parameters()} == {torch.float32}, type(model).__name__
         assert model.config.dtype == torch.float32
