@@ -245,12 +245,14 @@ def test_recipes_ls_and_show() -> None:
     assert max(map(len, listed.splitlines())) < 140, "a line a recipe that can be read when it is piped"
     assert re.search(r"^classify/reviews +hftune classify --recipe classify/reviews *$", listed, re.MULTILINE)
     text = Path(next(row["path"] for row in rows if row["name"] == "classify/tinybert")).read_text(encoding="utf-8")
-    assert hftune("recipes", "show", "tinybert")[1] == text
-    assert "  weight_decay: 0.01\n" in hftune("recipes", "show", "tinybert", "--resolved")[1]
-    assert json.loads(hftune("recipes", "show", "tinybert", "--json")[1])["train"]["learning_rate"] == 1e-4
-    code, _, err = hftune("recipes", "show", "tinybret")
-    assert code == 2
-    assert "Did you mean classify/tinybert?" in err
+    assert hftune("recipes", "show", "classify/tinybert")[1] == text
+    assert "  weight_decay: 0.01\n" in hftune("recipes", "show", "classify/tinybert", "--resolved")[1]
+    assert json.loads(hftune("recipes", "show", "classify/tinybert", "--json")[1])["train"]["learning_rate"] == 1e-4
+    assert hftune("recipes", "show", "reviews-mlm") == hftune("recipes", "show", "pretrain/reviews-mlm")
+    code, _, err = hftune("recipes", "show", "tinybert")
+    assert code == 2 and "boolq/tinybert or classify/tinybert" in err
+    code, _, err = hftune("recipes", "show", "classify/tinybret")
+    assert code == 2 and "Did you mean classify/tinybert?" in err
 
 
 def test_recipes_cp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +298,7 @@ def test_recipes_validate(tmp_path: Path) -> None:
 
 def test_recipes_schema() -> None:
     whole = json.loads(hftune("recipes", "schema")[1])
-    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub"}
+    assert set(whole["properties"]) == {"task", "data", "model", "method", "train", "hub", "by_method"}
     part = json.loads(hftune("recipes", "schema", "--section", "hub")[1])
     described = part["$defs"]["HubSection"]["properties"]["hub_private_repo"]["description"]
     assert described == "Create the repository as private; your account's default where unset."
