@@ -15,8 +15,10 @@ from hftune import cli
 from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
 from hftune.config import load_recipe, recipe_yaml
 from hftune.config.kinds import all_settings, owners, spellings
+from hftune.config.names import from_names
 from hftune.config.train import REMOVED
 from hftune.errors import HftuneError
+from hftune.runs.aside import move_aside, point_to
 
 Hftune = Any
 
@@ -380,3 +382,45 @@ def test_a_grid_takes_names_alone(hftune: Hftune, yelp: Path) -> None:
     assert "learning_rate=0.001" in out and "learning_rate=0.002" in out
     code, _, err = hftune(*base, "--grid", "lr=1e-5..1e-3")
     assert code == 2 and "--search" in err
+
+
+@pytest.mark.parametrize("arguments", [("--do_train", "False"), ("--do_predict", "False"), ("--resume",)])
+def test_several_methods_refuse_what_a_study_would_ignore(hftune: Hftune, arguments: tuple[str, ...]) -> None:
+    code, _, err = hftune("boolq", "--method", "head,lora", "--output", "no-such-study", *arguments, "--dry-run")
+    assert code == 2 and "is for one method" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "fact"),
+    [
+        ({"use_peft": "False"}, "true or false"),
+        ({"group_by_length": "False"}, "true or false"),
+        ({"use_peft": True, "method": "full"}, "adapter"),
+        ({"warmup_ratio": 5}, "ratio below 1"),
+    ],
+)
+def test_values_that_would_mean_something_else(given: dict[str, Any], fact: str) -> None:
+    with pytest.raises(HftuneError, match=fact):
+        from_names(given, "classify")
+
+
+def test_a_run_that_can_not_be_read_is_moved_aside_all_the_same(tmp_path: Path) -> None:
+    """What was trained in its place must not fail because of it."""
+    run = tmp_path / "a"
+    run.mkdir()
+    (run / "recipe.yaml").write_text("train: {epochs: 3}\n")
+    moved = move_aside(run)
+    point_to(moved, run)
+    assert (moved / "recipe.yaml").read_text() == "train: {epochs: 3}\n" and not run.exists()
+
+
+def test_pretraining_lists_the_settings_of_its_objective(hftune: Hftune) -> None:
+    assert "--mlm-probability" in hftune("pretrain", "--objective", "mlm", "--help-all")[1]
+    assert "--corruption-rate" in hftune("pretrain", "--help-all")[1]
+
+
+def test_a_switch_of_the_command_takes_a_value(hftune: Hftune, yelp: Path, tmp_path: Path) -> None:
+    base = ["classify", "--data", str(yelp / "yelp"), "--model", "scratch:bert-tiny", "--output", str(tmp_path / "new")]
+    code, _, err = hftune(*base, "--vocab_size", "300", "--max_steps", "1", "--dry_run", "True", "--overwrite", "False")
+    assert code == 0, err
+    assert not (tmp_path / "new").exists()

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from hftune.config.consent import refuse_unasked, typed_keys
 from hftune.config.document import dump
 from hftune.config.kinds import data_kind, default_kind, section_kinds
-from hftune.config.load import load_recipe, recipe_path
+from hftune.config.load import load_recipe
 from hftune.config.names import from_names
 from hftune.config.overrides import plain
 from hftune.config.problems import RecipeError
@@ -26,7 +26,7 @@ from hftune.config.recipe import Recipe
 from hftune.data.in_memory import PLACEHOLDER, Data, InMemoryData, from_python
 from hftune.errors import HftuneError
 from hftune.escapes import redacted
-from hftune.runs.directory import RECIPE, RunDir, is_run
+from hftune.runs.directory import is_run, stored_rows
 from hftune.suggest import did_you_mean
 
 RecipeLike: TypeAlias = str | Path | Mapping[str, Any] | Recipe
@@ -118,7 +118,7 @@ def _with_data(settings: Mapping[str, Any], data: Data | None, kind: str) -> tup
     given = {name: _as_name(value) for name, value in settings.items()}
     if data is None or isinstance(data, str | os.PathLike):
         return given if data is None else {**given, "data": os.fspath(data)}, None
-    also = [name for name in DATA_NAMES if given.get(name) is not None]
+    also = [name for name in DATA_NAMES if given.get(name) is not None and (name, kind) != ("corpus", "answer")]
     if also:
         raise HftuneError(f"both data and {also[0]} name the data", hint="leave one of them out")
     return given, from_python(data, data_kind(kind))
@@ -136,7 +136,7 @@ def _over(recipe: RecipeLike | None, overrides: Mapping[str, Any], task: str | N
     if recipe is None:
         return load_recipe(None, overrides, task=task)
     if isinstance(recipe, str | Path):
-        return load_recipe(recipe, {**_stored_rows(recipe), **overrides}, task=task)
+        return load_recipe(recipe, {**stored_rows(recipe), **overrides}, task=task)
     if isinstance(recipe, Recipe):
         sections: dict[str, Any] = recipe.model_dump()
         if not overrides and task in (None, recipe.task.kind):
@@ -159,15 +159,6 @@ def _over(recipe: RecipeLike | None, overrides: Mapping[str, Any], task: str | N
                 replace(one, source="" if one.source.startswith(str(path)) else one.source) for one in error.problems
             ]
             raise RecipeError("the recipe", problems) from error
-
-
-def _stored_rows(recipe: str | Path) -> dict[str, str]:
-    """Where the rows of a run are now, for the recipe of a run that was trained on rows and then moved."""
-    path = recipe_path(recipe)
-    if path.name != RECIPE:
-        return {}
-    stated, found = (one.data.dataset_name for one in (load_recipe(path), RunDir(path.parent).read_recipe()))
-    return {"data.dataset_name": found} if found != stated else {}
 
 
 def call_text(function: str, arguments: Mapping[str, Any]) -> str:

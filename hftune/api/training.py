@@ -249,6 +249,10 @@ def prepare(
     output = None if output_dir is None else Path(os.fspath(output_dir))
     with shown(progress) as listener:
         request = resolve(recipe, data, task, settings)
+        if request.recipe.method.kind == "head":
+            # Features that are computed once would not pass through the model that is handed out.
+            settings = {**settings, "cache_features": False}
+            request = resolve(recipe, data, task, settings)
         join(request.recipe.train.use_cpu)
         listener = listener if is_main_process() else Silent()
         path = agreed(default_path(request.recipe) if output is None else output)

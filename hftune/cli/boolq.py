@@ -100,6 +100,15 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
     seed = typed.settings.get("train.seed")
     if typed.seeds is not None and seed is not None:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
+    for flag, given in (
+        ("--resume", typed.resume),
+        ("a false --do-train, --do-eval or --do-predict", False in typed.do.values()),
+    ):
+        if given:
+            raise HftuneError(
+                f"{flag} is for one method, and these are {len(methods)}",
+                hint="leave it out: the same command continues a study, and trains and scores every method",
+            )
     if typed.overwrite:
         raise HftuneError(
             "--overwrite is for one run, and several methods are a study",

@@ -206,7 +206,7 @@ def _where_to_resume(
         return resume or (checkpoint is not None and _as_bool(RESUME_FROM, checkpoint)), output
     path = Path(checkpoint)
     run = next((folder for folder in (path, *path.parents) if (folder / "recipe.yaml").is_file()), None)
-    if run is None:
+    if run is None or not path.is_dir():
         raise HftuneError(
             f"--resume-from-checkpoint expects a run or one of its checkpoints; {checkpoint!r} is neither",
             hint="name RUN or RUN/checkpoints/checkpoint-N",
@@ -232,6 +232,9 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the settings out of the arguments, then let the others be parsed as ever."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
+            kinds = {span: span for span in ("span", "clm", "mlm")} if self.task is None else {}
+            asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
+            self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
         given, rest = self._split(args)
@@ -255,6 +258,8 @@ class SettingsCommand(TyperCommand):
                 rest.append(token)
                 if name in own and not equals and not own[name].is_flag and left:
                     rest.append(left.pop(0))
+                elif name in own and left and left[0] in ("True", "False") and left.pop(0) == "False":
+                    rest.pop()  # as HfArgumentParser takes it: --overwrite_output_dir False
                 continue
             setting, typed = self._setting(name[2:].replace("-", "_"), value if equals else None, left)
             if setting in given and given[setting] != typed:

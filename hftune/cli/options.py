@@ -160,6 +160,10 @@ def resolve(
     from hftune.config.overrides import parse_sets
 
     given = {key: value for key, value in (settings or {}).items() if value is not None}
+    if recipe is not None and Path(recipe).exists():
+        from hftune.runs.directory import stored_rows
+
+        given = {**stored_rows(recipe), **given}
     resolved = load_recipe(recipe or default, given, sets or (), task=task)
     refuse_unasked(resolved, typed_keys([*given.items(), *parse_sets(sets or ())[0]]))
     return resolved

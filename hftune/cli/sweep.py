@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hftune.cli import options
-from hftune.cli.flags import Given, resolve_settings, settings_command
+from hftune.cli.flags import DO, Given, resolve_settings, settings_command
 from hftune.cli.processes import refuse_several
 from hftune.cli.seeds import seed_list
 from hftune.cli.terminal import note, say, show_json
@@ -95,13 +95,19 @@ def sweep(values: dict[str, Any], given: Given) -> None:
 
     Start the same command again to continue a study that was stopped: only what is not complete is trained.
     """
-    carry_out(**values, settings=resolve_settings(given, _task_of(values["study"], values["recipe"])))
+    if not all(given.get(name, True) in (True, "True", "true") for name in DO):
+        raise HftuneError(
+            "a study trains and scores every setting", hint="leave --do-train, --do-eval, --do-predict out"
+        )
+    settings = {name: value for name, value in given.items() if name not in DO}
+    carry_out(**values, settings=resolve_settings(settings, _task_of(values["study"], values["recipe"])))
 
 
 def _task_of(study: str | None, recipe: str | None) -> str | None:
-    """The kind of task that a study is about: its recipe's; None where it varies or is not stated."""
+    """The kind of task that a study is about: its recipe's, else the default one; None where it varies."""
     from hftune.config import load_recipe
     from hftune.config.document import DocumentError, read
+    from hftune.config.kinds import default_kind
     from hftune.config.shipped import find_study
 
     if recipe is None and study is not None:
@@ -110,7 +116,9 @@ def _task_of(study: str | None, recipe: str | None) -> str | None:
         except DocumentError:
             return None  # reported when the plan is made
         recipe = stated.get("recipe") if isinstance(stated, dict) else None
-    return load_recipe(recipe).task.kind if isinstance(recipe, str) else None
+    if isinstance(recipe, str):
+        return load_recipe(recipe).task.kind
+    return None if study is not None else default_kind("task")
 
 
 def carry_out(
@@ -240,7 +248,8 @@ def _plan(
         raise RecipeError("--set", problems)
     if grid:
         stated = _mapping(values, "grid")
-        axes = {_dotted(key, stated): axis for key, axis in parse_grid(grid).items()}
+        task = _task_of(study, recipe)
+        axes = {_dotted(key, stated, task): axis for key, axis in parse_grid(grid).items()}
         values["grid"] = {**stated, **{key: _chosen(key, axis, stated) for key, axis in axes.items()}}
     own = {key: value for key, value in pairs if not key.startswith(DEPENDS_ON)}
     if own or inherit:
@@ -271,11 +280,11 @@ def _before(values: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, A
     return {"depends_on": stages} if pairs else {}
 
 
-def _dotted(key: str, stated: Mapping[str, Any]) -> str:
+def _dotted(key: str, stated: Mapping[str, Any], task: str | None) -> str:
     """The setting that a name alone stands for; an axis of the study keeps its name."""
     from hftune.config.kinds import spellings
 
-    return key if key in stated else spellings(None).get(key.replace("-", "_"), key)
+    return key if key in stated else spellings(task).get(key.replace("-", "_"), key)
 
 
 def _chosen(key: str, axis: Any, stated: Mapping[str, Any]) -> Any:

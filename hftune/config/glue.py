@@ -65,7 +65,7 @@ def data_of(task_name: str, data_dir: str | None) -> dict[str, Any]:
     if data_dir is None:
         settings: dict[str, Any] = {"data.dataset_name": HUB, "data.dataset_config_name": name}
     else:
-        settings = {"data.dataset_name": data_dir}
+        settings = {"data.dataset_name": data_dir, **_matched(Path(data_dir).expanduser())}
     original = data_dir is not None and any(Path(data_dir).expanduser().glob("*.tsv"))
     text, pair, label = (task.tsv if original else None) or (task.text, task.pair, "label")
     return settings | {
@@ -74,3 +74,9 @@ def data_of(task_name: str, data_dir: str | None) -> dict[str, Any]:
         "data.label_column_name": label,
         "train.metric_for_best_model": task.metric,
     }
+
+
+def _matched(folder: Path) -> dict[str, Any]:
+    """MNLI's download has two validation and two test files; results are reported on the matched ones."""
+    names = {"validation": "dev_matched.tsv", "test": "test_matched.tsv"}
+    return {f"data.{split}_file": name for split, name in names.items() if (folder / name).is_file()}

@@ -20,6 +20,9 @@ from hftune.errors import HftuneError
 from hftune.suggest import closest
 
 USE_PEFT = "use_peft"
+NOT_PEFT = ("full", "head", "bitfit")
+"""Methods that train parameters of the model itself."""
+SWITCHES = {USE_PEFT, "group_by_length", "evaluate_during_training", "no_cuda"}
 TASK_NAME, DATA_DIR = "task_name", "data_dir"
 COMPOSED = {USE_PEFT: bool, TASK_NAME: str, DATA_DIR: str}
 """Names that stand for several settings or for one with a certain value, and the type of their value."""
@@ -69,11 +72,16 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
         overrides[path], by[path] = value, name
 
     stated = {name.replace("-", "_"): value for name, value in given.items() if value is not None}
+    for name in stated.keys() & SWITCHES:
+        if not isinstance(stated[name], bool):
+            raise HftuneError(f"{shown(name)} expects true or false; got {stated[name]!r}", hint="leave the quotes out")
     for name, value in stated.items():
         if name in COMPOSED:
             continue
         if name in REMOVED:
             removed = REMOVED[name]
+            if name == "warmup_ratio" and isinstance(value, int | float) and value >= 1:
+                raise HftuneError(f"{shown(name)} expects a ratio below 1; got {value}", hint="steps are warmup_steps")
             notices.append(
                 f"{shown(name)} was removed from transformers: it is now {shown(removed.field)}{removed.note}"
             )
@@ -92,7 +100,10 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
         else:
             raise unknown(name, known_names(task), shown(name))
     if stated.get(USE_PEFT):
-        put("method.kind", overrides.get("method.kind", "lora"), USE_PEFT)
+        kind = overrides.get("method.kind", "lora")
+        if kind in NOT_PEFT:
+            raise HftuneError(f"{shown(USE_PEFT)} trains an adapter, and method {kind} is none", hint="leave it out")
+        put("method.kind", kind, USE_PEFT)
     if (
         "data.train_file" in overrides
         and "data.dataset_name" not in overrides

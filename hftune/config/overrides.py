@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Integral | Real):  # of NumPy
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
@@ -122,7 +125,7 @@ def _without_anothers_steps(
     muon = train.get("optim") == "muon" and method["kind"] != "full"
     anothers = [
         key
-        for key, matters in (("learning_rate", True), ("optim", muon))
+        for key, matters in (("learning_rate", True), ("optim", muon), ("optim_args", muon))
         if matters and key in train and not (isinstance(typed, Mapping) and key in typed)
     ]
     if changed and anothers and isinstance(merged.get("train"), dict):

@@ -36,6 +36,8 @@ OPTIM_ARGS: dict[str, tuple[str, ...]] = {
 """What an optimizer reads of optim_args; transformers ignores the rest. Those of other packages check their own."""
 ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
 WITHOUT_BETAS = ("adafactor", "sgd", "adagrad", "rmsprop")
+SAVE_STEPS = 500
+"""The save_steps of TrainingArguments."""
 DECAY_RATIO = 0.6
 """How much of the run ``warmup_stable_decay`` spends on its decay by default."""
 
@@ -363,10 +365,10 @@ class TrainSection(Section):
             f"eval_strategy is {strategy} and save_strategy is {save}: a checkpoint is selected by its evaluation, so "
             "leave save_strategy out",
         )
-        every, kept = self.eval_steps, self.save_steps
-        steps = "eval_steps" if every else "save_steps"
+        stated, kept = self.eval_steps, self.save_steps
+        steps, every = "eval_steps" if stated else "save_steps", self.evaluates_every
         yield (
-            bool(every or kept) and "epoch" in (strategy, save),
+            bool(stated or kept) and "epoch" in (strategy, save),
             f"{steps} does nothing with eval_strategy epoch; set eval_strategy to steps, or leave it out",
         )
         multiple = (
@@ -382,6 +384,13 @@ class TrainSection(Section):
         given, scheduler = self.passed_on, self.lr_scheduler_type
         plain = scheduler in (CONSTANT, "constant_with_warmup")
         yield plain and bool(self.lr_scheduler_kwargs), f"lr_scheduler_type {scheduler} takes no lr_scheduler_kwargs"
+        numbers = [key for key, value in _pairs(self.optim_args).items() if not _is_number(value)]
+        checked = self.optim in OPTIM_ARGS and bool(numbers)
+        yield checked, f"optim_args {', '.join(numbers)} of {self.optim} must be numbers, or true and false"
+        decay = (self.lr_scheduler_kwargs or {}).get("num_decay_steps", 1)
+        wrong = isinstance(decay, bool) or not isinstance(decay, int | float) or decay <= 0
+        yield wrong, f"num_decay_steps is {decay!r}; expected a number of steps, or a ratio below 1"
+        yield given.get("dataloader_prefetch_factor") == 0, "dataloader_prefetch_factor is 0; expected 1 or more"
         known, typed = OPTIM_ARGS.get(self.optim), _pairs(self.optim_args)
         unknown = [] if known is None else [key for key in typed if key not in known]
         yield (
@@ -424,10 +433,11 @@ class TrainSection(Section):
     @property
     def evaluates_every(self) -> float | None:
         """Number of steps between two evaluations, or their ratio; None evaluates once an epoch."""
-        steps = self.eval_steps or self.save_steps
-        if steps is None and "steps" in (self.eval_strategy, self.save_strategy):
-            return self.logging_steps  # as in TrainingArguments
-        return steps
+        if self.eval_steps or self.eval_strategy == "steps":
+            return self.eval_steps or self.logging_steps  # as in TrainingArguments
+        if self.save_strategy == "steps":
+            return self.save_steps or SAVE_STEPS
+        return self.save_steps
 
     @property
     def best_metric(self) -> str:
@@ -471,6 +481,13 @@ class TrainSection(Section):
         """The momentum among optim_args, where there is one."""
         value = _pairs(self.optim_args).get("momentum") if self.optim == MUON else None
         return None if value is None else float(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(float(text) + 1)
+    except ValueError:
+        return text.lower() in ("true", "false")
 
 
 def _pairs(text: str | None) -> dict[str, str]:

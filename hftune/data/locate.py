@@ -201,7 +201,7 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     inside = listing(sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir()))
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
-        hint="a split file has train, validation (or valid, validation) or test in its name and ends in "
+        hint="a split file has train, validation (or valid, val, dev) or test in its name and ends in "
         f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train_file=FILE",
     )
 

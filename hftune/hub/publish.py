@@ -156,12 +156,12 @@ def _check_existing(repo: str, section: HubSection, found: dict[str, Any]) -> No
     if foreign and MARK not in found["files"]:
         raise HftuneError(
             f"the name {repo} is taken by a model that hftune did not publish ({', '.join(foreign[:3])})",
-            hint="take another name, or put it on a branch of its own with --revision",
+            hint="take another name, or put it on a branch of its own with --hub-revision",
         )
     if section.hub_private_repo and not found["private"]:
         raise HftuneError(
             f"a private repository was asked for, but {repo} exists already and is public",
-            hint="make it private in its settings on the Hub, take another name, or leave --private out",
+            hint="make it private in its settings on the Hub, take another name, or leave --hub-private-repo out",
         )
 
 

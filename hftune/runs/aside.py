@@ -46,8 +46,10 @@ def move_aside(path: Path) -> Path:
 def point_to(moved: Path, path: Path) -> None:
     """Let the recipes of a run that was moved aside name its rows where they are now."""
     for run in seed_runs(moved) or [RunDir(moved)]:
-        recipe = run.read_recipe()  # finds the rows
-        named = moved_with(recipe, path, moved)
+        try:
+            named = moved_with(run.read_recipe(), path, moved)  # finds the rows
+        except HftuneError:
+            continue  # a recipe that can't be read is no reason to fail the run that took its place
         run.write_recipe(named)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hftune.config.load import load_recipe, recipe_yaml
+from hftune.config.load import load_recipe, recipe_path, recipe_yaml
 from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
 from hftune.files import (
@@ -198,8 +198,8 @@ class RunDir:
     def read_recipe(self) -> Recipe:
         """The recipe of this run; rows that are stored with it are found wherever the run is now."""
         recipe = load_recipe(self.recipe)
-        is_seed = self.path.name.startswith(SEED_PREFIX)  # the seeds of a group share theirs
-        for folder in (self.data, *([self.path.parent / DATA] if is_seed else [])):
+        # The seeds of a group and the runs of a study share theirs, some folders up.
+        for folder in (parent / DATA for parent in (self.path, *list(self.path.absolute().parents)[:4])):
             if Path(recipe.data.dataset_name).name == DATA and (folder / STORED_HERE).is_file():
                 return with_data(recipe, folder)
         return recipe
@@ -265,6 +265,15 @@ def _shaped_rows(path: Path, shape: type[Shape]) -> list[dict[str, Any]]:
         if wrong := problem(shape, row):
             raise Damaged(path, wrong, line=number)
     return rows
+
+
+def stored_rows(recipe: str | Path) -> dict[str, str]:
+    """Where the rows are now that are stored with a run, if the recipe is that of a run that was moved."""
+    path = recipe_path(recipe)
+    if path.name != RECIPE:
+        return {}
+    stated, found = (one.data.dataset_name for one in (load_recipe(path), RunDir(path.parent).read_recipe()))
+    return {"data.dataset_name": found} if found != stated else {}
 
 
 def is_run(path: Path) -> bool:

@@ -20,9 +20,9 @@ from hftune.training.progress import Listener
 EVALUATION = "eval_"
 TRAIN_KEYS = ("loss", "learning_rate", "grad_norm", "num_input_tokens_seen")
 PART = "_loss"
+"""How the name of a part of the loss ends."""
 FEW_UPDATES = 50
 """Fewer than these hardly train anything, and are seldom meant."""
-"""How the name of a part of the loss ends."""
 NOT_SCORES = frozenset({"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"})
 
 
