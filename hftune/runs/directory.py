@@ -199,7 +199,7 @@ class RunDir:
         """The recipe of this run; rows that are stored with it are found wherever the run is now."""
         recipe = load_recipe(self.recipe)
         # The seeds of a group and the runs of a study share theirs, some folders up.
-        for folder in (parent / DATA for parent in (self.path, *list(self.path.absolute().parents)[:4])):
+        for folder in (parent / DATA for parent in (self.path, *self.path.parents)[:5]):
             if Path(recipe.data.dataset_name).name == DATA and (folder / STORED_HERE).is_file():
                 return with_data(recipe, folder)
         return recipe
