@@ -167,7 +167,7 @@ def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that commands of the documents name; commands that train stop at the recipe."""
     from hftune.cli import sweep, train
 
-    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "checkpoints" / "checkpoint-500").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "recipe.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
     (tmp_path / "my.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
     page = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
