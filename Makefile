@@ -1,4 +1,4 @@
-# demo · test · check · bench: each sets up what it needs, from nothing but Python (3.11, 3.12 or 3.13), pip and venv.
+# demo · test · test-slow · check · bench: each sets up what it needs, from nothing but Python (3.11, 3.12 or 3.13), pip and venv.
 ifeq ($(OS),Windows_NT)
 # Commands run in the bash that comes with Git; a virtual environment keeps its programs in Scripts.
 SHELL := bash
@@ -16,20 +16,25 @@ PIP := $(BIN)/python $(INSTALL)
 BROWSER := $(shell command -v chromium chromium-browser google-chrome 2>/dev/null | head -n 1)
 MARKERS := not slow $(if $(BROWSER),,and not browser)
 # One test worker per core; each keeps torch to one thread, or they would compete for the cores. Tests read and write text
-# as UTF-8 on every system; that hftune itself never relies on a default is checked by tests/test_portability.py.
+# as UTF-8 on every system; that hftune itself never relies on a default is checked by tests/test_portability.py. Compiled
+# modules are kept: tests start many processes.
 WORKERS ?= 2
-PYTEST := env OMP_NUM_THREADS=1 PYTHONUTF8=1
+PYTEST := env OMP_NUM_THREADS=1 PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE=
 # Variables that make this CPU compute as another does; each also changes the order of sums, and so the last digits.
 CPUS := ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 OMP_NUM_THREADS=2
 
-.PHONY: demo test test-replicas test-numeric test-latest test-oldest check check-platforms bench clean
+.PHONY: demo test test-slow test-replicas test-numeric test-latest test-oldest check check-platforms bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hftune classify --recipe classify/reviews
 
 test: $(VENV)/.tested
 	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+
+# Soaks and long matrices: everything that make test leaves out for its time.
+test-slow: $(VENV)/.tested
+	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "slow$(if $(BROWSER),, and not browser)" --timeout 3600
 
 # Every replica of a real Hub repository under every method; make test runs a part of them.
 test-replicas: $(VENV)/.tested
@@ -68,7 +73,8 @@ check-platforms: $(VENV)/.checked
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 bench: $(VENV)/.tested
-	$(BIN)/hftune bench run --keep benchmarks $(if $(CLOCK),--clock $(CLOCK))
+	set -e; for script in training inference overhead; do \
+	  $(BIN)/python benchmarks/$$script.py --save $(if $(CLOCK),--clock $(CLOCK)); done
 
 # constraints.txt pins every version, so that two machines run the same code.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -3,8 +3,8 @@
 python benchmarks/attention_cost.py                      # 128 … 8192, a table, and docs/attention_cost.png
 python benchmarks/attention_cost.py --longest 2048 --plot cost.png --json cost.json
 
-Processor time is measured, so a busy machine gives the same numbers. Slopes are fitted from 1024 on: below that,
-fixed costs of a call hide the growth.
+CPU time is measured, so a busy machine gives the same numbers. Slopes are fitted from length 1024 on: below that,
+the fixed cost of a call hides the growth.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from pathlib import Path
 
 import torch
 
+from hftune.lab.complexity import AttentionCost, measure_costs
+from hftune.lab.experiment import slope
 from hftune.models.mingpt import ATTENTION
-from hftune.models.mingpt.cost import Cost, measure, slope
 
-__all__ = ["fitted_slopes", "main", "measure", "plot"]
+__all__ = ["fitted_slopes", "main", "measure_costs", "plot"]
 
 FIT_FROM = 1024
 DEFAULT_PLOT = Path(__file__).resolve().parent.parent / "docs" / "attention_cost.png"
 
 
-def fitted_slopes(costs: Sequence[Cost], start: int = FIT_FROM) -> dict[str, float]:
+def fitted_slopes(costs: Sequence[AttentionCost], start: int = FIT_FROM) -> dict[str, float]:
     """The exponent of time against length for each variant, over lengths from ``start`` on."""
     slopes = {}
     for variant in dict.fromkeys(cost.variant for cost in costs):
@@ -35,8 +36,8 @@ def fitted_slopes(costs: Sequence[Cost], start: int = FIT_FROM) -> dict[str, flo
     return slopes
 
 
-def plot(costs: Sequence[Cost], slopes: dict[str, float], path: Path) -> None:
-    """Time and memory against length on logarithmic axes, one line a variant."""
+def plot(costs: Sequence[AttentionCost], slopes: dict[str, float], path: Path) -> None:
+    """Time and memory against length on logarithmic axes, one line per variant."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -49,7 +50,7 @@ def plot(costs: Sequence[Cost], slopes: dict[str, float], path: Path) -> None:
         label = f"{variant} (slope {slopes[variant]:.2f})"
         left.plot(lengths, [cost.seconds * 1000 for cost in mine], marker="o", label=label)
         right.plot(lengths, [cost.saved_bytes / 2**20 for cost in mine], marker="o", label=variant)
-    for axes, title in ((left, "forward + backward, ms of processor time"), (right, "kept for backward, MiB")):
+    for axes, title in ((left, "forward + backward, ms of CPU time"), (right, "kept for backward, MiB")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xlabel("length, tokens")
@@ -72,12 +73,12 @@ def main() -> None:
     if len([length for length in lengths if length >= FIT_FROM]) < 2:
         parser.error(f"--longest must be at least {2 * FIT_FROM} for a slope to be fitted")
 
-    def show(cost: Cost) -> None:
+    def show(cost: AttentionCost) -> None:
         memory = cost.saved_bytes / 2**20
         print(f"{cost.variant:12} {cost.length:6} {cost.seconds * 1000:10.2f} ms {memory:9.1f} MiB", flush=True)
 
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, one layer, 2 heads of 32, batch 1")
-    costs = measure(lengths, arguments.variants, seconds_each=1.0, progress=show)
+    costs = measure_costs(lengths, arguments.variants, seconds_each=1.0, progress=show)
     slopes = fitted_slopes(costs)
     for variant, value in slopes.items():
         print(f"slope {variant:12} {value:.2f}")

@@ -1,4 +1,4 @@
-"""Memory of training on a text that is larger than it: a generated file, 50 updates, the most that the process held.
+"""Peak memory of training for 50 steps on a generated text that is larger than that.
 
 python benchmarks/streaming.py                       a file of 500 MB; must stay below 1.5 GB
 python benchmarks/streaming.py --size 20 --steps 5   a small one, to try
@@ -22,7 +22,7 @@ SYLLABLES = [first + second for first in "bdfgklmnprst" for second in ("a", "e",
 
 
 def write_text(path: Path, megabytes: float) -> None:
-    """Lines of invented words, as common and as rare as words are."""
+    """Lines of invented words with Zipf frequencies."""
     draw = random.Random(0)
     words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(30_000)]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
@@ -38,7 +38,7 @@ def write_text(path: Path, megabytes: float) -> None:
 
 
 def main() -> None:
-    """Generate, train, tell."""
+    """Generate the text, train, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=500, metavar="MB")
     parser.add_argument("--steps", type=int, default=50, metavar="N")
@@ -77,7 +77,7 @@ def main() -> None:
     if asked.json:
         print(json.dumps(found))
     else:
-        print(f"{found['text_mb']} MB of text, {found['steps']} updates: peak memory {peak:.2f} GB, {seconds:.0f} s")
+        print(f"{found['text_mb']} MB of text, {found['steps']} steps: peak memory {peak:.2f} GB, {seconds:.0f} s")
     if peak > BOUND_GB:
         sys.exit(f"more than {BOUND_GB} GB")
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hftune.api.run import RunGroup as RunGroup
     from hftune.api.run import evaluate as evaluate
     from hftune.api.run import load as load
+    from hftune.api.run import predict as predict
     from hftune.api.study import Comparison as Comparison
     from hftune.api.study import Study as Study
     from hftune.api.study import compare as compare
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from hftune.api.training import Prepared as Prepared
     from hftune.api.training import prepare as prepare
     from hftune.api.training import train as train
-    from hftune.config import Recipe as Recipe
-    from hftune.config import load_recipe as load_recipe
     from hftune.errors import HftuneError as HftuneError
     from hftune.errors import Interrupted as Interrupted
     from hftune.errors import RunFailed as RunFailed
-    from hftune.inference import predict as predict
+    from hftune.recipe import Recipe as Recipe
+    from hftune.recipe import load_recipe as load_recipe
 
 __version__ = "0.1.0"
 
@@ -44,9 +44,9 @@ _HOME = {
     "compare": "hftune.api.study",
     "Study": "hftune.api.study",
     "Comparison": "hftune.api.study",
-    "predict": "hftune.inference",
-    "Recipe": "hftune.config",
-    "load_recipe": "hftune.config",
+    "predict": "hftune.api.run",
+    "Recipe": "hftune.recipe",
+    "load_recipe": "hftune.recipe",
     "HftuneError": "hftune.errors",
     "RunFailed": "hftune.errors",
     "Interrupted": "hftune.errors",

@@ -1,6 +1,6 @@
 """``python -m hftune``: what ``accelerate launch -m hftune …`` runs. See docs/security.md for what ``-P`` adds."""
 
-import os  # in memory since Python started, as sys is: neither is looked up on the path
+import os  # both are loaded since Python started, so neither is searched on the path
 import sys
 
 

@@ -1,7 +1,6 @@
-"""Starting our own modules in a child process, and explaining how a child process ended.
+"""Start modules of hftune in child processes, and explain how a child process died.
 
-Verification, study workers, Hub uploads and the trials of ``hftune.machine`` run in child processes. One that dies by a
-signal leaves no message of its own, so what the signal means and what to try is worded here.
+A process that is killed by a signal leaves no message: this module names the signal, its likely cause and what to try.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
-"""Limits the instructions that oneDNN, torch's CPU library, uses for matrix products."""
+"""Limits the CPU instructions that oneDNN, torch's library for matrix products, may use."""
 
 _ILLEGAL = (
     f"the CPU, or the virtual machine around it, does not execute an instruction that torch chose: set {ISA_VARIABLE}="
-    "AVX2 and try again; `hftune doctor` shows which number formats work here"
+    "AVX2 and try again; `hftune doctor` shows which dtypes work here"
 )
 _NATIVE = (
     f"a native library crashed: try again with OMP_NUM_THREADS=1 or {ISA_VARIABLE}=AVX2, and set PYTHONFAULTHANDLER=1 "
@@ -83,11 +82,9 @@ def _fatal_signals() -> set[int]:
 
 
 def loader_worker_death(error: BaseException | None) -> tuple[str, Death] | None:
-    """Which data loader workers died, such as "pid 12", and how, from the error that torch raises about them.
-
-    One error of torch reports that workers exited; the signal is in the error that this one was raised from. A worker
-    can also die while it hands over a tensor: then the connection to it breaks before torch notices that it is gone.
-    """
+    """Which data loader workers died, such as "pid 12", and how, from the error that torch raises about them."""
+    # torch raises one error that workers exited, from another one that has the signal: the chain is searched for both.
+    # A worker can also die while it sends a tensor; the connection then breaks before torch notices the death.
     found: tuple[str, Death] | None = None
     while error is not None:
         match = _LOADER_WORKER.search(str(error))
@@ -109,7 +106,9 @@ def _raised_in(error: BaseException, package: str) -> bool:
 
 
 def fresh_process(module: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment that run one of our modules; a json.py in the current folder is not imported there."""
+    """Command and environment that run one of our modules in a new process."""
+    # -P leaves the current folder out of sys.path, where a json.py would be imported instead of Python's. PYTHONPATH
+    # has the folder of this package, so that the same hftune runs there, installed or not.
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(entry for entry in (root, os.environ.get("PYTHONPATH", "")) if entry)
     return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}

@@ -1,7 +1,8 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed. Used by every layer that writes.
+"""Read and write files safely: atomic writes, checked names, no links that lead out of a folder.
 
-What is read may have been written by anybody: a file that is not what it should be is an error in words. A folder that
-is written to may come from anybody too: ``refuse_links`` checks that nothing in it leads elsewhere.
+A file is written under a temporary name in the same folder, synced and renamed, so that a reader never sees half of it.
+Files and folders may come from other people: a damaged file is an ``HftuneError`` and not a traceback, and
+``refuse_links`` checks that writing into a folder changes nothing outside it.
 """
 
 from __future__ import annotations
@@ -13,53 +14,55 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hftune.errors import HftuneError
-from hftune.escapes import json_text
 from hftune.portability import has_other_names, is_link
+from hftune.sanitize import json_text
 
+PACKAGE = Path(__file__).parent
 LONGEST_NAME = 120
-"""Bytes of a file name that is made from other text; file systems take 255."""
+"""Most bytes of a file name made from other text; file systems allow 255, and temporary names add to it."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-"""Names that Windows takes for devices, in every folder."""
+"""Names that Windows treats as devices, in every folder."""
 
 STORED_HERE = ".hftune"
 """Marks a folder of rows that hftune stored in a run directory: a run that is refused may remove it again."""
 STAGED = ".staged"
-"""How the name of a file ends that is being written."""
+"""Suffix of a file that is being written."""
 SAFETENSORS_STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 """Names under which safetensors writes weights before it renames them."""
 
 
 class Damaged(HftuneError, ValueError):
-    """A file that is not what its name says."""
+    """A file with content that does not fit its format."""
 
     def __init__(self, path: Path, error: BaseException | str, line: int | None = None) -> None:
-        """error: what is wrong with it."""
+        """Error is the reason, and line its place in the file."""
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error).partition("\n")[0]
         at = f", line {line}" if line is not None else ""
         super().__init__(
             f"{path}{at} is damaged: {reason[:200]}",
-            hint="it was changed or cut off; take it again from where it was made",
+            hint="it was changed or cut off; copy it again from its source",
         )
 
 
 def file_name(
     text: str, *, kept: str = "=+-", gap: str = "_", longest: int = LONGEST_NAME, empty: str = "unnamed"
 ) -> str:
-    """Any text as the name of one file or folder: the only way from the name of a thing to a path.
+    """Any text as the name of one file or folder. Every name that becomes part of a path goes through here.
 
-    The result has letters, digits, dots, underscores and what is kept. It has no separator, begins and ends with no
-    dot, is no device of Windows and fits into ``longest`` bytes; a text that is cut ends in a hash of all of it.
+    The result has letters, digits, dots, underscores and the kept characters. It has no separator, no dot at either
+    end, is not a device of Windows and fits into ``longest`` bytes; a shortened text ends in a hash of the whole.
 
     Args:
-        text: A name from a recipe, a study, a dataset or a run, which may be a stranger's.
-        kept: Further characters that stay.
-        gap: Stands for every run of other characters, and is removed at both ends.
-        longest: Bytes of the result.
-        empty: The result when nothing is left.
+        text: A name from a recipe, a study, a dataset or a run; untrusted.
+        kept: Further characters to keep.
+        gap: Replaces every run of other characters, and is removed at both ends.
+        longest: Most bytes of the result.
+        empty: The result if no character is left.
     """
     plain = re.sub(rf"[^\w.{re.escape(kept)}]+", gap, text).strip(f"{gap}.") or empty
     if len(plain.encode()) > longest:
@@ -69,14 +72,11 @@ def file_name(
 
 
 def checked_name(name: str, what: str) -> str:
-    """A name that becomes a path as it is.
+    """Require a name that can be used as a file name unchanged.
 
     Args:
-        name: From a file that may be a stranger's.
-        what: What has this name, for the message.
-
-    Raises:
-        HftuneError: It is not one that ``file_name`` gives.
+        name: From an untrusted file.
+        what: The thing with this name, for the message.
     """
     if file_name(name) != name:
         raise HftuneError(
@@ -90,13 +90,10 @@ def entries(folder: Path, depth: int | None = None) -> Iterator[Path]:
     """Everything below a folder, links included but not followed; the folder itself can be a link.
 
     Args:
-        folder: Where to look. Another process may be writing there: what disappears meanwhile is left out.
-        depth: 1 for what is directly in the folder, and so on; every depth by default.
-
-    Raises:
-        HftuneError: A folder can't be listed, but files in it can be reached by name.
+        folder: Where to look. Files that another process deletes during the listing are left out.
+        depth: 1 for the direct contents of the folder, and so on; every depth by default.
     """
-    waiting = [(folder, 1)]  # no recursion: folders of strangers can be nested deeper than Python's limit
+    waiting = [(folder, 1)]  # no recursion: untrusted folders can be nested deeper than Python's recursion limit
     while waiting:
         inside, level = waiting.pop()
         for path in _listed(inside):
@@ -107,7 +104,7 @@ def entries(folder: Path, depth: int | None = None) -> Iterator[Path]:
 
 def _listed(folder: Path) -> list[Path]:
     if not os.access(folder, os.X_OK):
-        return []  # such as lost+found, or a folder that is gone: nothing can be reached through it
+        return []  # such as lost+found, or a deleted folder: nothing can be reached through it
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
@@ -133,13 +130,10 @@ def refuse_links(folder: Path, what: str, depth: int | None = None, *, in_place:
     The folder itself can be a link: the user named it.
 
     Args:
-        folder: A run, a study or another folder that hftune writes to, which may come from a stranger.
-        what: What a message calls such a folder.
+        folder: A run, a study or another folder that hftune writes to; its contents are untrusted.
+        what: The kind of folder, for the message.
         depth: As in ``entries``.
         in_place: Files will be opened and changed, not replaced: hard links are refused as well.
-
-    Raises:
-        HftuneError: Names the first link and where it leads.
     """
     for path in entries(folder, depth):
         if is_link(path):
@@ -156,7 +150,7 @@ def refuse_links(folder: Path, what: str, depth: int | None = None, *, in_place:
 
 
 def remove_staged(folder: Path) -> None:
-    """Remove what a killed process was writing anywhere below a folder that is nobody else's now."""
+    """Remove the temporary files of a killed process below a folder; no other process may be using the folder."""
     for left in folder.rglob(".*"):
         staged = left.name.endswith(STAGED) or SAFETENSORS_STAGED.fullmatch(left.name)
         if staged and (left.is_file() or left.is_symlink()):
@@ -164,11 +158,9 @@ def remove_staged(folder: Path) -> None:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether writing failed for want of space, whichever library says so.
-
-    torch and safetensors wrap the system's error in types of their own; the words are all that is left of it, and of
-    torch's not even these: it says at which position a file has ended.
-    """
+    """Whether writing failed because the disk is full, whichever library raised the error."""
+    # torch and safetensors wrap the error of the system in types of their own, so that only the text identifies it.
+    # torch's text does not even mention the disk: it reports the position at which the file ended ("unexpected pos").
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     phrases = ("No space left", "os error 28", "quota exceeded", "unexpected pos ")
@@ -183,11 +175,14 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that a reader sees the old content or the new, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename is atomic only within one file system.
     descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=STAGED)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            # Without a sync, a power failure can leave the new name with an empty file: the rename reaches the disk
+            # before the content does.
             os.fsync(file.fileno())
         share(Path(staged))
         Path(staged).replace(path)
@@ -196,13 +191,35 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
-def share(path: Path) -> None:
-    """Let a file, or every file below a folder, be read by whoever may read its owner's other files.
+def refuse_in_use(folder: Path) -> None:
+    """Refuse a folder that is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HftuneError(f"{folder} exists already", hint="Name another folder with --output.")
 
-    mkstemp and safetensors make files that are private. Links are left alone, hard links too: what they lead to may be
-    private on purpose.
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder, which gets its final name when all files are written."""
+    refuse_in_use(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
+            inner = Path(staged) / folder.name
+            yield inner
+            if folder.exists():
+                folder.rmdir()
+            inner.rename(folder)
+    except OSError as error:
+        raise HftuneError(f"can't write {folder}: {error.strerror}", hint="Name another folder.") from error
+
+
+def share(path: Path) -> None:
+    """Give a file, or every file below a folder, the permissions of an ordinary new file (the umask).
+
+    mkstemp and safetensors make files that only their owner can read. Links and hard links are left alone: their
+    targets may be private on purpose.
     """
-    mask = os.umask(0)
+    mask = os.umask(0)  # the only way to read it is to set it
     os.umask(mask)
     for file in entries(path) if path.is_dir() else [path]:
         if file.is_file() and not is_link(file) and not has_other_names(file):
@@ -221,7 +238,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line."""
+    """Write one JSON object per line."""
     write_text(path, "".join(json_text(row) + "\n" for row in rows))
 
 
@@ -238,7 +255,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line. A last line cut off by a crash is left out: it was never finished.
+    """Read one JSON object per line. A last line that a crash left incomplete is skipped.
 
     Raises:
         Damaged: A line holds something else, or the file can't be read.
@@ -263,4 +280,20 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
+
+
+def asset_root() -> Path:
+    """The folder that holds ``recipes/`` and ``data/``."""
+    inside_wheel = PACKAGE / "_assets"
+    return inside_wheel if inside_wheel.is_dir() else PACKAGE.parent
+
+
+def recipes_dir() -> Path:
+    """The folder of the shipped recipes."""
+    return asset_root() / "recipes"
+
+
+def embedded_data_dir() -> Path:
+    """The folder of the embedded datasets, one subfolder each."""
+    return asset_root() / "data"

@@ -1,16 +1,15 @@
-"""What this machine can do, found by trial and not by its CPU flags.
+"""Find out by trial which dtypes work on this machine, and whether they are faster than fp32.
 
-Flags are not evidence: a virtual machine can advertise AMX and stop the first process that uses it with SIGILL. So a
-number format is tried in a child process, where a crash or a hang is an answer like any other, and it is timed against
-fp32 there, because a format that works can still be slower. The answer is cached, once per machine, CPU model and torch
-version. ``hftune doctor`` tries again and shows what it found.
+CPU flags are not evidence: a virtual machine can advertise AMX and stop the first process that uses it with SIGILL. A
+format is therefore tried in a child process, where a crash or a hang is a result, and timed against fp32, because a
+format that works can still be slower. Results are cached per machine, CPU model and torch version; ``hftune doctor``
+repeats the trial.
 
-A further trial (compilation, thread counts) is one function with one line in TRIALS.
+A further trial (compilation, thread counts) is one function and one line in TRIALS.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -22,44 +21,43 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
-from hftune.cache import cache_folder, make_room
+from hftune.cache import cache_key, locked, new_entry, read_entry
 from hftune.child_process import ISA_VARIABLE, Death, death, fresh_process
 from hftune.errors import HftuneError
-from hftune.files import Damaged, read_json, write_json
+from hftune.portability import cpu_model
 
 logger = logging.getLogger(__name__)
 
 TIME_LIMIT = 120.0
-"""Seconds until a trial counts as hung. It takes 3 to 10; most of that is importing torch."""
+"""Seconds until a trial counts as hung; it takes 3 to 10, most of them to import torch."""
 CLEARLY_FASTER = 1.1
-"""Speed relative to fp32 from which a format pays: less could be noise of the timing."""
+"""Minimum speed relative to fp32 for a format to be used; a smaller gain could be noise."""
 ISA_CAPS = ("AVX512_CORE_BF16", "AVX2")
 """Values of ONEDNN_MAX_CPU_ISA to try after a crash, most capable first: both leave AMX out."""
 ENVIRONMENT = (ISA_VARIABLE, "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-"""Variables that change which kernels run, and so the answer."""
+"""Variables that change which kernels run, and so the result of a trial."""
 
 CRASHES = ("SIGILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS")
-"""Signals that are about the CPU: SIGKILL is about memory, SIGTERM about a person or a batch system."""
+"""Signals caused by the CPU or by native code; SIGKILL is about memory, SIGTERM about a user or a batch system."""
 
 Outcome = Literal["works", "crashed", "hung", "wrong", "failed"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of trying one number format on this CPU."""
+    """The result of trying one dtype on this CPU."""
 
     name: str
     """Name of the format in TRIALS, such as bf16."""
     outcome: Outcome
     speed: float = 0.0
-    """Times the speed of fp32, measured in the same process, under ``works_with`` if set; 0 if it does not work."""
+    """Speed relative to fp32, measured in the same process, under ``works_with`` if set; 0 if it does not work."""
     detail: str = ""
-    """The signal, or what is wrong with the results."""
+    """The signal, or the error of the results."""
     works_with: str | None = None
-    """Value of ONEDNN_MAX_CPU_ISA with which it works, where it crashes without."""
+    """Value of ONEDNN_MAX_CPU_ISA with which it works, if it crashes without."""
 
     @property
     def works(self) -> bool:
@@ -99,47 +97,39 @@ def bf16_pays(device: str) -> bool:
 
 @cache
 def cpu_trial(name: str) -> Trial:
-    """What is known about a format on this CPU; the first time on a machine, it is tried."""
-    path = _answer_file(name)
-    found = _read(path)
-    if found is None:
-        from filelock import FileLock, Timeout
-
-        try:
-            # The processes of one launch share a single trial: they must all come to the same answer.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{path}.lock", timeout=TIME_LIMIT * (len(ISA_CAPS) + 2)):
-                found = _read(path) or _tried_and_kept(name, path)
-        except (OSError, Timeout) as error:
-            logger.debug("no lock in %s: %s", path.parent, error)
-            found = try_now(name)
+    """The result for a format on this CPU; the first time on a machine, it is tried."""
+    # The processes of one launch share a single trial. Two trials could time differently on a busy machine, and ranks
+    # in different dtypes would no longer train the same model.
+    with locked("machine", _key(name)):
+        entry = read_entry("machine", _key(name))
+        if entry is not None:
+            return Trial(**entry.info["trial"])
+        found = try_again(name)
         if not found.works:
             logger.warning("%s; hftune uses fp32 where it can choose", found)
-    return found
+        return found
 
 
 def try_again(name: str) -> Trial:
-    """Try a format now, whatever is known about it, and keep the answer."""
+    """Try a format now, whether or not a result is cached, and store the result."""
     cpu_trial.cache_clear()
-    return _tried_and_kept(name, _answer_file(name))
-
-
-def _tried_and_kept(name: str, path: Path) -> Trial:
     found = try_now(name)
-    if found.outcome != "failed":  # a failure is about the moment, not about the machine
+    if found.outcome != "failed":  # out of memory or no new process: true of this moment, not of the machine
         try:
-            write_json(path, {**asdict(found), "cpu": cpu_model(), "torch": metadata.version("torch")})
-            make_room()
+            with new_entry("machine", _key(name)) as new:
+                new.info.update(trial=asdict(found), cpu=cpu_model(), torch=metadata.version("torch"))
         except OSError as error:
-            logger.debug("the answer of the trial can't be cached in %s: %s", path.parent, error)
+            logger.debug("the result of the trial can't be cached: %s", error)
     return found
 
 
 def try_now(name: str) -> Trial:
-    """Run the trial in a child process; after a crash, once more under each cap of the instruction set."""
+    """Run the trial in a child process; after a crash, once more under each limit of the instruction set."""
     found = _run(name, {})
     if found.outcome != "crashed" or ISA_VARIABLE in os.environ or platform.machine() not in ("x86_64", "AMD64"):
         return found
+    # The result stays "crashed" even if a cap helps, because this process would crash all the same: the user has to set
+    # the variable for the whole command, and the error suggests it.
     for cap in ISA_CAPS:
         capped = _run(name, {ISA_VARIABLE: cap})
         if capped.works:
@@ -175,47 +165,28 @@ def _run(name: str, variables: Mapping[str, str]) -> Trial:
         return Trial(name, "failed", detail=last[:200])
 
 
-def _answer_file(name: str) -> Path:
-    """One file per format, machine, CPU model, system, torch version and variables that choose other kernels."""
-    facts = [name, platform.node(), platform.release(), cpu_model(), str(os.cpu_count()), metadata.version("torch")]
-    facts += [f"{variable}={os.environ.get(variable)}" for variable in ENVIRONMENT]
-    return cache_folder("machine") / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.json"
-
-
-def _read(path: Path) -> Trial | None:
-    """The kept answer; None where there is none that can be used."""
-    try:
-        kept = read_json(path)
-        return Trial(**{key: kept[key] for key in ("name", "outcome", "speed", "detail", "works_with")})
-    except (Damaged, LookupError, TypeError):
-        return None
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Model", "Hardware") and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
+def _key(name: str) -> str:
+    """The key of a result: format, machine, CPU model, system, torch version and the variables of ENVIRONMENT."""
+    facts = [name, platform.node(), platform.release(), cpu_model(), os.cpu_count(), metadata.version("torch")]
+    # The fields too: a later version of hftune, with other fields, tries again.
+    return cache_key(facts, [os.environ.get(variable) for variable in ENVIRONMENT], [*Trial.__dataclass_fields__])
 
 
 # ---- what runs in the child process ----
 
 LARGEST_ERROR = 0.03
-"""Of a bf16 product relative to its norm; rounding alone gives about 0.004."""
+"""Largest accepted error of a bf16 product, relative to its norm; rounding alone gives about 0.004."""
 TIMED_SECONDS = 0.6
-"""For each of the two formats; the smallest time counts, so a busy machine changes little."""
+"""Seconds of timing for each of the two formats; the smallest time counts, so that a busy machine changes little."""
 
 
 def _bf16_trial() -> dict[str, Any]:
-    """Products and gradients as training computes them: right, and how fast compared with fp32?"""
+    """Compute products and gradients as training does, compare them with fp32, and time both."""
     import torch
     from torch.nn.functional import linear, scaled_dot_product_attention
 
     draw = torch.Generator().manual_seed(0)
+    # Large enough for oneDNN's AMX kernels, which are the ones that crash on such machines: small products use others.
     sizes = {"x": (512, 512), "weight": (1024, 512), "stack": (4, 256, 512), "heads": (2, 4, 128, 64)}
     drawn = {name: torch.randn(size, generator=draw) for name, size in sizes.items()}
 

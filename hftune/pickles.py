@@ -1,7 +1,7 @@
-"""Pickles are read with ``torch.load(weights_only=True)``, which builds tensors and runs no code, or not at all.
+"""Read pickles with ``torch.load(weights_only=True)``, which runs no code from the file, or refuse them.
 
-transformers and peft load .bin weights that way themselves. Their errors suggest ``weights_only=False``, so the file is
-looked at here and the user gets an error that names it. Used by ``hftune.models`` and ``hftune.training``.
+transformers and peft load .bin weights that way themselves, but their errors suggest ``weights_only=False``. Files are
+therefore inspected here first, and the user gets an error that names the file and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from hftune.errors import HftuneError
 
 FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch reads it in every ``torch.load``, and it wins over ``weights_only=False`` of the caller."""
+"""torch reads it in every ``torch.load``; it takes precedence over ``weights_only=False`` of the caller."""
 FORCE_NOT = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 """The opposite; torch refuses to load anything if both are set."""
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
@@ -41,7 +41,7 @@ _DISTRIBUTED = {
     ("pathlib", "PosixPath"),
     ("pathlib", "WindowsPath"),
 }
-"""What the index of a sharded checkpoint (``.metadata``) is made of, apart from dtypes."""
+"""All classes that the index of a sharded checkpoint (``.metadata``) contains, apart from dtypes."""
 
 
 def fault(path: Path) -> str | None:
@@ -59,7 +59,9 @@ def fault(path: Path) -> str | None:
 
 
 def metadata_fault(path: Path) -> str | None:
-    """The same for the ``.metadata`` of a sharded checkpoint, which torch would unpickle without restrictions."""
+    """The same for the ``.metadata`` of a sharded checkpoint."""
+    # torch.distributed.checkpoint reads it with pickle.load and without restrictions, so it is unpickled here first
+    # with an allowlist: find_class is the only way for a pickle to name a function to call.
     try:
         with path.open("rb") as file:
             _MetadataUnpickler(file).load()
@@ -79,7 +81,7 @@ class _MetadataUnpickler(pickle.Unpickler):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) not in _DISTRIBUTED:
-            raise _Refused(f"it contains {module}.{name}, which has no place in it")
+            raise _Refused(f"it contains {module}.{name}, which is not allowed in it")
         return super().find_class(module, name)
 
 
@@ -94,7 +96,7 @@ def refused(path: Path, reason: str, *, hint: str) -> HftuneError:
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """Make every ``torch.load`` in the block a safe one: DeepSpeed's and torch's sharded reader turn it off."""
+    """Make every ``torch.load`` in the block safe: DeepSpeed and torch's sharded reader pass weights_only=False."""
     from torch.serialization import safe_globals
 
     before = {name: os.environ.pop(name, None) for name in (FORCE, FORCE_NOT)}

@@ -1,12 +1,12 @@
-"""What Linux, macOS and Windows do differently, in one place: signals, processes, cores, limits, links, syncing files.
+"""Everything that differs between Linux, macOS and Windows: signals, processes, cores, limits, links, syncing files.
 
-``hftune.files``, ``hftune.training``, ``hftune.runs``, ``hftune.hub`` and ``hftune.bench`` use it.
-Branches are on ``sys.platform`` because mypy follows it: ``make check-platforms`` checks each of them.
+Branches test ``sys.platform`` because mypy understands it: ``make check-platforms`` checks each of them.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -20,10 +20,10 @@ if sys.platform == "win32":
     WARNING_SIGNAL: signal.Signals = signal.SIGBREAK
 else:
     WARNING_SIGNAL = signal.SIGUSR1
-"""The signal that asks for a checkpoint and an end: SIGUSR1 is how Slurm announces the end of a job."""
+"""The signal that makes a run save a checkpoint and stop; Slurm sends SIGUSR1 before the end of a job (--signal)."""
 
 HANGUP: tuple[signal.Signals, ...] = () if sys.platform == "win32" else (signal.SIGHUP,)
-"""The signal for a closed terminal or connection; where it is ignored (nohup) it stays ignored."""
+"""The signal for a closed terminal or connection; if it is ignored (nohup) it stays ignored."""
 
 JUNCTION = 0xA0000003
 """The reparse tag of a junction, Windows' other kind of link to a folder; Path.is_junction needs Python 3.12."""
@@ -41,6 +41,17 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "Hardware") and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
 def cpu_seconds() -> float:
     """CPU time of this process in all its threads, and of its children that have ended (not counted on Windows)."""
     times = os.times()
@@ -48,7 +59,7 @@ def cpu_seconds() -> float:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process has held since it started."""
+    """Peak memory of this process since it started."""
     if sys.platform == "win32":
         import psutil
 
@@ -70,22 +81,8 @@ def memory_limits() -> dict[str, int]:
     return {name: size for name, size in soft.items() if size != resource.RLIM_INFINITY}
 
 
-def lower_priority(steps: int) -> None:
-    """Let other processes run first.
-
-    Args:
-        steps: As ``nice`` counts them. Windows has one class below normal instead.
-    """
-    if sys.platform == "win32":
-        import psutil
-
-        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
-    else:
-        os.nice(steps)
-
-
 def detached() -> dict[str, Any]:
-    """Arguments of ``subprocess.Popen`` for a process that Ctrl-C in our terminal does not reach."""
+    """Arguments of ``subprocess.Popen`` for a process that does not get Ctrl-C from our terminal."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
@@ -100,7 +97,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 
 
 def is_link(path: Path) -> bool:
-    """Whether a path is a symbolic link or a junction, whether or not it leads anywhere; False if nothing is there."""
+    """Whether a path is a symbolic link or a junction, with or without a target; False if nothing is there."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -118,7 +115,7 @@ def has_other_names(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, through to the disk."""
+    """Sync a file, or the names in a folder, to the disk (fsync)."""
     if sys.platform == "win32":
         if path.is_dir():
             return  # NTFS keeps a journal of names, and a folder can't be opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -17,6 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.pop("HF_TOKEN", None)
 os.environ["HFTUNE_CACHE"] = tempfile.mkdtemp(prefix="hftune-test-cache-")
 
+import blank_figures
 import pytest
 from systems import needs_posix, skip_where_missing
 
@@ -25,6 +27,19 @@ LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip_where_missing(items)
+
+
+def pytest_collection_finish() -> None:
+    """Every training ends with a full garbage collection, which need not walk over the imported libraries each time."""
+    blank_figures.install()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of the test, of which one may train and draw."""
+    blank_figures.rendering = item.get_closest_marker("renders") is not None
 
 
 @pytest.fixture(autouse=True)
@@ -71,21 +86,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-@pytest.fixture(scope="session")
-def standing_proof() -> Iterator[None]:
-    """One process from which saved models are proven, as in a study: importing takes longer than loading a tiny one."""
-    from hftune.verify import standing
+@pytest.fixture(scope="session", autouse=True)
+def verification_process() -> Iterator[None]:
+    """One process whose forks verify saved models, as in a study: importing takes longer than loading a tiny model."""
+    from hftune.pipeline.verify import verification_server
 
-    with standing():
+    with verification_server():
         yield
 
 
 @pytest.fixture
-def hftune(standing_proof: None) -> Callable[..., tuple[int, str, str]]:
+def hftune() -> Callable[..., tuple[int, str, str]]:
     """The command line in this process: exit code, standard output, standard error."""
     from typer.testing import CliRunner
 
-    from hftune import cli
+    from hftune.cli import commands as cli
 
     def run(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(cli.app, list(arguments), prog_name="hftune")

@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from tiny import rows, write_csv
 from training_case import SignalAt
 
-from hftune.config import load_recipe
-from hftune.config.recipe import Recipe
 from hftune.errors import Interrupted
 from hftune.files import read_json, read_jsonl
 from hftune.methods import METHODS as TABLE
-from hftune.pipeline import assemble
+from hftune.pipeline.train import assemble
 from hftune.portability import WARNING_SIGNAL
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe, load_recipe
 from hftune.runs.directory import RunDir
-from hftune.training import fit, weights
+from hftune.training.checkpoints import WEIGHTS, save_weights
+from hftune.training.fit import fit
 from hftune.training.launch import is_main_process
-from hftune.training.progress import Silent
 
 WORDS = ("the", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "slept", "barked", "all", "day")
 BERT = {"model.vocab_size": 300}
@@ -73,7 +73,7 @@ EVERY_TASK = ("full", "muon")
 MORE = {"classify": tuple(name for name in METHODS if name not in EVERY_TASK), "clm": ("lora", "ia3", "bitfit")}
 """Methods beside these; a task refuses those that are not named here."""
 RESTORED = "restored"
-"""Where a sitting that comes to the end leaves the best weights."""
+"""Where a session that comes to the end leaves the best weights."""
 PAIRS = [(task, method) for task in TASKS for method in (*EVERY_TASK, *MORE.get(task, ()))]
 
 
@@ -109,7 +109,9 @@ def recipe(home: Path, task: str, method: str = "full", **changes: Any) -> Recip
     return load_recipe(None, settings, task=task)
 
 
-def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bool = False, lost: str = "") -> None:
+def train_session(
+    wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bool = False, lost: str = ""
+) -> None:
     """Train from the beginning or from the last checkpoint, to the end or until a signal in one update.
 
     Args:
@@ -120,7 +122,7 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
         lost: What the resumed run forgets: rng or optimizer. For negative controls.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trainer = assemble(wanted, RunDir(folder), Silent()).trainer
+    trainer = assemble(wanted, RunDir(folder), ProgressReporter()).trainer
     if stop is not None and trainer.args.process_index == trainer.args.world_size - 1:
         trainer.add_callback(SignalAt(stop, WARNING_SIGNAL))
     if lost == "rng":
@@ -135,15 +137,15 @@ def sitting(wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bo
     else:
         assert stop is None, "the signal was not heard"
         if is_main_process():
-            weights.save(trainer.model, folder / RESTORED)
+            save_weights(trainer.model, folder / RESTORED)
 
 
 def in_rank(rank: int, world: int, port: int, work: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """Do something as one of several processes that train together."""
     import torch.distributed as dist
 
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in told.items()}, MASTER_ADDR="127.0.0.1")
+    reported = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in reported.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     work(*args, **kwargs)
     if dist.is_initialized():
@@ -157,18 +159,18 @@ def remains(folder: Path) -> dict[str, Any]:
     state = read_json(last / "trainer_state.json")
     found: dict[str, Any] = {
         "step": last.name,
-        "weights": load_file(last / weights.WEIGHTS),
+        "weights": load_file(last / WEIGHTS),
         "history": [
             {key: value for key, value in row.items() if key != "seconds"}
             for row in read_jsonl(folder / "history.jsonl")
         ],
-        "progress": {key: progress[key] for key in ("loss", "parts", "logged", "finished")},
+        "progress": {key: progress[key] for key in ("loss", "loss_components", "logged", "finished")},
         "best": (state["best_global_step"], state["best_metric"]),
     }
     for file in sorted([*last.glob("*.pt"), *last.glob("rng_state*.pth")]):
         found[file.name] = torch.load(file, weights_only=False)
     if (folder / RESTORED).is_dir():
-        found[RESTORED] = load_file(folder / RESTORED / weights.WEIGHTS)
+        found[RESTORED] = load_file(folder / RESTORED / WEIGHTS)
     return found
 
 
@@ -177,9 +179,9 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
     if isinstance(left, dict) and isinstance(right, dict):
         keys = sorted({*left, *right}, key=str)
         return [
-            told
+            reported
             for key in keys
-            for told in (
+            for reported in (
                 differences(left[key], right[key], f"{where}/{key}")
                 if key in left and key in right
                 else [f"{where}/{key}"]
@@ -187,7 +189,7 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
         ]
     if isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
         pairs = enumerate(zip(left, right, strict=True))
-        return [told for number, pair in pairs for told in differences(*pair, f"{where}/{number}")]
+        return [reported for number, pair in pairs for reported in differences(*pair, f"{where}/{number}")]
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return [] if left.dtype == right.dtype and torch.equal(left, right) else [where]
     same = np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right

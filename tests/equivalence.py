@@ -8,7 +8,7 @@ Each commit is checked out into a temporary worktree, where one child process tr
 the commit's own tests/crash_case.py for a few steps, on one thread of the CPU. What a run leaves is compared value by
 value: the batches that reach the model, history.jsonl, every tensor of model/, the predictions and metrics.json; times,
 speed and memory are left out, and the split ``dev`` equals ``validation``. Probes compare the order of batches over 1
-to 3 processes, masking and span corruption for several seeds.
+to 3 processes, masking and span corruption for several seeds, and the exit codes of requests that are refused.
 
 Exit codes: 0 everything is equal, 1 something differs, 2 the comparison could not run, 3 nothing differs, but something
 could not be compared.

@@ -32,9 +32,31 @@ Result = dict[str, Any]
 
 CASE_MODULES = ("crash_case", "cases", "training_cases")
 CASE_NAMES = ("PAIRS", "write_data", "recipe")
-TRAIN = ("hftune.pipeline:train", "hftune.api:train", "hftune:train")
-VERIFIER = ("hftune.verify:standing", "hftune.verification:standing")
+TRAIN = ("hftune.pipeline.train:train", "hftune.pipeline:train", "hftune.api:train", "hftune:train")
+VERIFIER = ("hftune.pipeline.verify:verification_server", "hftune.pipeline.verify:standing")
 """Keeps one process for all verifications; without it each case takes some seconds more, and nothing else changes."""
+REQUESTS = (
+    "--help",
+    "--version",
+    "classify --help",
+    "no-such-command",
+    "classify --no-such-flag",
+    "classify --data nowhere.csv --model scratch:bert-tiny",
+    "classify --batch-size 0",
+    "classify --learning-rate -1",
+    "classify --recipe no/such/recipe",
+    "classify --resume",
+    "classify --do-train false --resume --output run",
+    "classify --set train.no_such_field=1",
+    "classify --bf16 --fp16",
+    "recipes ls",
+    "recipes validate nowhere.yaml",
+    "predict nowhere text",
+    "evaluate nowhere",
+    "report nowhere",
+    "doctor --num_processes 2",
+)
+"""Command lines that load no model and need no data."""
 SEEDS = (0, 1, 42)
 EPOCHS = (0, 1, 2)
 
@@ -273,19 +295,35 @@ def run_probe(probe: Callable[[], dict[str, str]]) -> Result:
 
 
 def batch_orders() -> dict[str, str]:
-    sampler = locate("hftune.training.sampler:RankBatches", "hftune.training.samplers:RankBatches")
+    sampler = locate(
+        "hftune.training.inputs:RankBatches",
+        "hftune.training.sampler:RankBatches",
+        "hftune.training.samplers:RankBatches",
+    )
     return {**orders(sampler, {}, "by length"), **orders(sampler, {"lengths": None}, "shuffled")}
 
 
 def token_budget_orders() -> dict[str, str]:
-    sampler = locate("hftune.training.budget:BudgetBatches", "hftune.training.token_batch_sampler:BudgetBatches")
+    sampler = locate(
+        "hftune.training.inputs:TokenBatches",
+        "hftune.training.sampler:TokenBatches",
+        "hftune.training.budget:BudgetBatches",
+    )
     return orders(sampler, {"tokens|max_tokens|max_tokens_per_batch": 300}, "token budget")
 
 
 def auxiliary_orders() -> dict[str, str]:
     """The batches of joint training: labeled examples and unlabeled ones."""
-    sampler = locate("hftune.training.companion:PairedBatches", "hftune.training.auxiliary_batches:PairedBatches")
-    auxiliary = locate("hftune.training.companion:Companion", "hftune.training.auxiliary_batches:Companion")
+    sampler = locate(
+        "hftune.training.inputs:PairedBatches",
+        "hftune.training.sampler:PairedBatches",
+        "hftune.training.companion:PairedBatches",
+    )
+    auxiliary = locate(
+        "hftune.training.inputs:AuxiliaryData",
+        "hftune.training.sampler:AuxiliaryData",
+        "hftune.training.companion:Companion",
+    )
     unlabeled = fitted(
         auxiliary,
         {
@@ -341,8 +379,8 @@ def masks() -> dict[str, str]:
 
 def masked_texts() -> dict[str, str]:
     """Texts as a masked language model is trained on them: tokenized, one by one or in blocks, then masked."""
-    make = locate("hftune.tasks.masked_rows:make_examples")
-    dataset = locate("hftune.tasks.masked_rows:MaskedRows")
+    make = locate("hftune.tasks.masking:make_examples")
+    dataset = locate("hftune.tasks.masking:MaskedRows")
     masking_for = locate("hftune.tasks.masking:masking_for")
     tokenizer, draw = letter_tokenizer(), random.Random(1)
     texts = [" ".join("".join(draw.choices("abcdefgh", k=4)) for _ in range(length)) for length in _lengths(30, 4)]
@@ -396,6 +434,20 @@ def corrupted_spans() -> dict[str, str]:
     return found
 
 
+def exit_codes() -> dict[str, str]:
+    """The exit codes of requests that are refused, and of a few that only read."""
+    main = locate("hftune.cli:main")
+    found = {}
+    for line in REQUESTS:
+        try:
+            main(line.split())
+            code: Any = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        found[f"hftune {line}"] = f"{line}: exit code {code}"
+    return found
+
+
 def _lengths(count: int, seed: int) -> list[int]:
     draw = random.Random(seed)
     return [draw.randint(8, 60) for _ in range(count)]
@@ -408,6 +460,7 @@ PROBES: dict[str, Callable[[], dict[str, str]]] = {
     "MLM masks": masks,
     "MLM texts": masked_texts,
     "span corruption": corrupted_spans,
+    "exit codes": exit_codes,
 }
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
-from hftune.config.recipe import Recipe
 from hftune.models.classifier import Classifier
+from hftune.recipe import Recipe
 from hftune.runs.directory import RunDir
 from hftune.tasks.classification import prediction_rows
 

@@ -6,28 +6,49 @@ A test that needs several processes, or one that it can kill, starts them here.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+import pytest
 from systems import needs_posix
 
 # Forking after torch was imported is safe on Linux only; elsewhere each process imports everything itself.
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-if sys.platform == "linux":
-    CONTEXT.set_forkserver_preload(
-        ["crash_case", "hftune.cli.train", "hftune.cli.watch", "hftune.dryrun", "hftune.verify"]
-    )
+FORKS = sys.platform == "linux"
+CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 PATIENCE = 240
+
+
+@cache
+def ensure_server() -> None:
+    """Start the process that is forked, which imports ``forks_preload``."""
+    if not FORKS:
+        return
+    from multiprocessing import forkserver
+
+    CONTEXT.set_forkserver_preload(["forks_preload"])
+    # Python 3.11 gives it no sys.path, and it ignores a module that it can't import.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+        forkserver.ensure_running()
 
 
 def start(function: Callable[..., None], *args: Any, **kwargs: Any) -> BaseProcess:
     """Run a function of a module in a process of its own."""
-    process = CONTEXT.Process(target=function, args=args, kwargs=kwargs)
+    ensure_server()
+    process = CONTEXT.Process(target=_run, args=(function, args, kwargs))
     process.start()
     return process
+
+
+def _run(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert not FORKS or "forks_preload" in sys.modules, "this process has to import everything itself"
+    function(*args, **kwargs)
 
 
 def start_ranks(world: int, function: Callable[..., None], *args: Any, **kwargs: Any) -> list[BaseProcess]:

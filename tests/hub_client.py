@@ -110,29 +110,28 @@ def carry_out(request: dict[str, Any], streams: list[int]) -> None:
     os._exit(code)
 
 
-def stand() -> None:
+def serve_forks() -> None:
     """Import, then fork once for each line."""
     import tempfile
 
-    import hftune.cli
-    import hftune.inference
-    import hftune.pipeline  # noqa: F401
-    from hftune.verify import standing
+    import forks_preload  # noqa: F401
 
-    with standing():
+    from hftune.pipeline.verify import verification_server
+
+    with verification_server():
         for line in sys.stdin:
             with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
                 child = os.fork()
                 if child == 0:
                     carry_out(json.loads(line), [output.fileno(), errors.fileno()])
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                said = []
+                shown = []
                 for stream in (output, errors):
                     stream.seek(0)
-                    said.append(stream.read().decode("utf-8", errors="replace"))
-            answer = {"args": [], "returncode": code, "stdout": said[0], "stderr": said[1]}
+                    shown.append(stream.read().decode("utf-8", errors="replace"))
+            answer = {"args": [], "returncode": code, "stdout": shown[0], "stderr": shown[1]}
             print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    stand()
+    serve_forks()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from hftune.lab.choose import choose
-from hftune.lab.result import Result
-from hftune.lab.run import run
+from hftune.lab.run import LabResult, run, select
 
 # Complexity is measured at length by ``hftune lab run``; tests need its bytes, not its times.
-QUICK = {"complexity": ["lengths=[512,2048]", "seconds_each=0.02"]}
+QUICK = {"complexity": ["lengths=[1024,4096]", "seconds_each=0.02"]}
 
 
 @cache
-def quick(name: str) -> Result:
-    ((experiment, settings),) = choose(name, QUICK.get(name, []))
+def quick(name: str) -> LabResult:
+    ((experiment, settings),) = select(name, QUICK.get(name, []))
     return run(experiment, settings)

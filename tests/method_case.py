@@ -29,17 +29,17 @@ from transformers import (
 )
 
 from hftune import methods
-from hftune.config.model import ModelSection
-from hftune.config.train import TrainSection
 from hftune.files import read_jsonl
 from hftune.methods import METHODS, Method
 from hftune.methods.applied import Applied
 from hftune.models.classifier import Classifier
-from hftune.tasks.features import precompute
-from hftune.training import build, fit
+from hftune.models.settings import ModelSection
+from hftune.pipeline.precompute import precompute
+from hftune.progress import ProgressReporter
+from hftune.training.checkpoints import WEIGHTS, trained_weights
+from hftune.training.fit import build, fit
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Silent
-from hftune.training.weights import WEIGHTS, moving
+from hftune.training.settings import TrainSection
 
 NAMES = ("bad", "fine", "good")
 EVERY = 4
@@ -123,7 +123,8 @@ class MethodCase:
             compute_metrics=self.falling,
             loss=None,
         )
-        inputs, _ = precompute(inputs, applied, use_cpu=True, batch_size=16, listener=Silent())
+        if applied.precomputed is not None:
+            inputs, _ = precompute(inputs, applied, use_cpu=True, batch_size=16, progress=ProgressReporter())
         trainer = build(
             TrainSection(
                 **{
@@ -140,7 +141,7 @@ class MethodCase:
             tokenizer=None,
             checkpoints=folder / "checkpoints",
             history=folder / "history.jsonl",
-            listener=Silent(),
+            progress=ProgressReporter(),
             must_match={},
         )
         return applied, trainer
@@ -157,7 +158,7 @@ class MethodCase:
         self.fitted = fit(trainer)
         # Kept apart, since merging an adapter changes the model in memory.
         self.after = snapshot(self.applied.model)
-        self.restored = {name: value.detach().clone() for name, value in moving(self.applied.trained).items()}
+        self.restored = {name: value.detach().clone() for name, value in trained_weights(self.applied.trained).items()}
         self.logits = self.classifier().logits(TEXTS)
 
     def resumed(self) -> Path:

@@ -32,12 +32,12 @@ import psutil
 from crash_case import differences, in_rank, recipe, remains, write_data
 from forks import joined, start, start_ranks
 
-from hftune import verify
-from hftune.config.recipe import Recipe
 from hftune.files import read_json, write_json
-from hftune.pipeline import train
+from hftune.pipeline import verify
+from hftune.pipeline.train import train
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe
 from hftune.training.checkpoints import fault, listed, step_of
-from hftune.training.progress import Silent
 
 LONGER = {"train.num_train_epochs": 6}
 """36 steps in place of 12, so that most of a run is training and not loading."""
@@ -75,7 +75,7 @@ NOT_COMPARED = ("README.md",)
 
 @dataclass(frozen=True)
 class Kill:
-    """When one sitting is killed; never, as it is."""
+    """When one session is killed; never, as it is."""
 
     way: str = "never"
     cpu_seconds: float = float("inf")
@@ -91,7 +91,7 @@ class Kill:
 NEVER = Kill()
 
 
-class Log(Silent):
+class Log(ProgressReporter):
     """Keeps stages and notes on disk, where they outlive the process."""
 
     def __init__(self, path: Path, kill: Kill = NEVER) -> None:
@@ -120,7 +120,7 @@ class Log(Silent):
 
 
 class Prover:
-    """The standing process of ``hftune.verify``, as a fork of this one, which has not computed anything yet."""
+    """The verification server of ``pipeline.verify``, as a fork of this one, which has not computed anything yet."""
 
     def __init__(self) -> None:
         asked, answered = os.pipe(), os.pipe()
@@ -128,7 +128,7 @@ class Prover:
             os.close(asked[1])
             os.close(answered[0])
             sys.stdin, sys.stdout = os.fdopen(asked[0]), os.fdopen(answered[1], "w")
-            verify.stand()
+            verify._serve()
             os._exit(0)
         os.close(asked[0])
         os.close(answered[1])
@@ -136,7 +136,7 @@ class Prover:
 
 
 def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
-    """One sitting, in a process of its own: the whole pipeline, killed from inside if ``kill`` demands it."""
+    """One session, in a process of its own: the whole pipeline, killed from inside if ``kill`` demands it."""
     seen = 0
     os.setsid()  # so that what it forks can be ended with it
 
@@ -147,9 +147,9 @@ def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
             if seen == kill.file:
                 os.kill(os.getpid(), 9)
 
-    verify._STANDING.append(Prover())  # type: ignore[arg-type]
+    verify._SERVERS.append(Prover())  # type: ignore[arg-type]
     sys.addaudithook(watch)
-    train(wanted, folder, resume=True, listener=Log(log, kill))
+    train(wanted, folder, resume=True, progress=Log(log, kill))
     Log(log).note(f"files {seen}")
 
 
@@ -193,10 +193,10 @@ class Tally:
             f"{self.kills} kills in {self.runs} runs: {_counts(self.ways)}; {self.inside_saves} inside a save",
             f"killed while: {_counts(self.stages)}",
             f"killed by case: {_counts(self.cases)}",
-            f"{self.resumes} sittings resumed from the newest complete checkpoint, as they should",
+            f"{self.resumes} restarts resumed from the newest complete checkpoint",
         ]
         if not self.faults:
-            lines.append("every run ended as an uninterrupted one, bit for bit; no finished checkpoint was lost")
+            lines.append("every run ended like an uninterrupted one, bit for bit; no complete checkpoint was lost")
         return "\n".join([*lines, *(f"FAULT: {line}" for line in self.faults)])
 
 
@@ -249,7 +249,7 @@ class Soak:
         shutil.rmtree(folder, ignore_errors=True)
         log.unlink(missing_ok=True)
         began = time.monotonic()
-        seconds, codes = self._sitting(name, folder, log, NEVER)
+        seconds, codes = self._session(name, folder, log, NEVER)
         assert codes and set(codes) == {0}, f"{name}: the uninterrupted run ended with {codes}, see {log}"
         notes = [line.removeprefix("note ").split() for line in _lines(log) if line.startswith("note ")]
         files = max(int(words[1]) for words in notes if words[0] == "files")
@@ -264,11 +264,11 @@ class Soak:
         folder = self.home / f"run-{tally.runs + 1}"
         shutil.rmtree(folder, ignore_errors=True)
         draw = random.Random(f"{self.seed} {tally.runs}")
-        for sitting in range(1000):
-            before, log = finished(folder), self.home / f"{folder.name}-{sitting}.log"
+        for train_session in range(1000):
+            before, log = finished(folder), self.home / f"{folder.name}-{train_session}.log"
             log.unlink(missing_ok=True)
             kill = NEVER if tally.kills >= kills else self._kill(draw, whole)
-            _, codes = self._sitting(name, folder, log, kill)
+            _, codes = self._session(name, folder, log, kill)
             self._check(name, folder, log, before, codes)
             if tally.faults:
                 return
@@ -283,12 +283,14 @@ class Soak:
         left = outcome(folder)
         if found := differences(left, whole.outcome):
             files = sorted(set(left["files"]) ^ set(whole.outcome["files"]))
-            tally.faults.append(f"{name} in {folder} after {sitting} kills differs: {', '.join(found[:8])} {files}")
+            tally.faults.append(
+                f"{name} in {folder} after {train_session} kills differs: {', '.join(found[:8])} {files}"
+            )
         else:
             shutil.rmtree(folder)
             for log in self.home.glob(f"{folder.name}-*.log"):
                 log.unlink()
-        self.say(f"{tally.kills} kills, {tally.runs} runs: {name} came through after {sitting}")
+        self.say(f"{tally.kills} kills, {tally.runs} runs: {name} came through after {train_session}")
 
     @staticmethod
     def _kill(draw: random.Random, whole: Whole) -> Kill:
@@ -299,7 +301,7 @@ class Soak:
             return Kill(way, cpu_seconds=draw.uniform(0, whole.cpu_seconds))
         return Kill(way, file=draw.randint(1, whole.files))
 
-    def _sitting(self, name: str, folder: Path, log: Path, kill: Kill) -> tuple[float, list[int | None]]:
+    def _session(self, name: str, folder: Path, log: Path, kill: Kill) -> tuple[float, list[int | None]]:
         """Start it, kill it when its CPU time is used up; seconds and exit codes."""
         if name in TWO_PROCESSES:
             processes = start_ranks(2, in_rank, live, self.recipes[name], folder, log, kill)
@@ -321,11 +323,11 @@ class Soak:
         return seconds, codes
 
     def _check(self, name: str, folder: Path, log: Path, before: list[int], codes: list[int | None]) -> None:
-        """What must hold after every sitting, however it ended."""
+        """What must hold after every session, however it ended."""
         tally, keep = self.tally, self.recipes[name].train.save_total_limit
         # A process whose companion was killed ends with an error of its own.
         if not (set(codes) <= {0, -9} or (-9 in codes and len(codes) > 1)):
-            tally.faults.append(f"{name}: a sitting in {folder} ended with {codes}, see {log}")
+            tally.faults.append(f"{name}: a session in {folder} ended with {codes}, see {log}")
         for path in listed(folder / "checkpoints"):
             if reason := fault(path):
                 tally.faults.append(f"{name}: {path} is not whole: {reason}")
@@ -333,7 +335,7 @@ class Soak:
         lost = set(before) - set(after) if keep > len(before) else {max(before)} if max(before) > max(after) else set()
         if lost:
             tally.faults.append(f"{name}: {folder} has lost the checkpoints {sorted(lost)}")
-        resumed = [line for line in _lines(log) if line.startswith("note going on from checkpoint-")]
+        resumed = [line for line in _lines(log) if line.startswith("note resuming from checkpoint-")]
         if resumed and before:
             tally.resumes += 1
             if not resumed[0].endswith(f"checkpoint-{max(before)}"):

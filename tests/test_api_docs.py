@@ -24,17 +24,13 @@ TINYBERT, SMALLER = "huawei-noah/TinyBERT_General_4L_312D", "someone/tiny-for-pa
 OF_CONFIG = {"Recipe", "load_recipe"}
 """Public names whose docstrings belong to the settings."""
 
+# Worker processes take long to start; test_study_runs.py has real ones.
+NO_WORKERS = """
+from hftune.studies import executors, worker
+executors.LocalExecutor.run = lambda self, job, callback: worker.run_job(job, lambda message: callback(job, message))
+"""
 EXAMPLES = """
 import doctest, hftune
-from hftune.studies import sweep, worker
-
-class InThisProcess:  # the page has workers of its own, which take long to start
-    def carry_out(self, order, tell):
-        return worker.run_order(order)
-    def stop(self): pass
-    def close(self): pass
-
-sweep._workers = lambda study, jobs: [InThisProcess()]
 rows = [
     {"text": f"the {what} was {how} {number}", "label": label}
     for number in range(20)
@@ -89,7 +85,7 @@ def test_everything_public_is_typed_and_has_an_example(name: str) -> None:
 
 def test_the_examples_of_the_docstrings(client: Client) -> None:
     token = client.hub.add_user("user")
-    done = client.python(EXAMPLES, token=token)
+    done = client.python(NO_WORKERS + EXAMPLES, token=token)
     assert done.returncode == 0, done.stdout + done.stderr
     number, _, results = done.stdout.strip().splitlines()[-1].partition(" ")
     assert "failed=0" in results, done.stdout
@@ -114,7 +110,7 @@ def test_the_page(client: Client, encoder: Path) -> None:
     client.hub.add_model(SMALLER, encoder)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 13
-    done = client.python("\n".join(blocks).replace(TINYBERT, SMALLER), token=token)
+    done = client.python(NO_WORKERS + "\n".join(blocks).replace(TINYBERT, SMALLER), token=token)
     assert done.returncode == 0, done.stderr
     assert "did you mean learning_rate?" in done.stdout
     assert client.hub.repo("user/name").private is True
@@ -123,7 +119,7 @@ def test_the_page(client: Client, encoder: Path) -> None:
 
 
 def test_the_hints_of_types_can_be_read() -> None:
-    from hftune.api import request, show
+    from hftune.api import call
 
-    assert get_type_hints(request.Request)["overrides"]
-    assert show.ProgressOption is not None
+    assert get_type_hints(call.ResolvedCall)["overrides"]
+    assert call.ProgressOption is not None

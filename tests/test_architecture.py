@@ -12,43 +12,28 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hftune"
 
-# Lowest first. A module imports its own layer's folder and the layers below; siblings of one layer stay apart.
-# config.section, the base class of a settings section, has a layer of its own: the settings of a method are in the
-# method's file, and the recipe above is made of them.
-LAYERS: list[set[str]] = [
+# Lowest first, as in ARCHITECTURE.md: a module imports its own row and those above it here, no exceptions.
+ORDER: list[set[str]] = [
     {
-        *("errors", "assets", "files", "suggest", "escapes", "cache"),
+        *("errors", "files", "sanitize", "cache", "progress"),
         *("pickles", "portability", "child_process", "machine"),
     },
-    {"config.section"},
-    {"methods"},
     {"config"},
-    {"data", "models", "training", "evaluation", "runs"},
+    {"data"},
+    {"models"},
+    {"methods"},
+    {"evaluation"},
+    {"training"},
+    {"runs"},
     {"tasks"},
-    {
-        "pipeline",
-        "inference",
-        "labeling",
-        "answering",
-        "outcomes",
-        "verify",
-        "hub",
-        "studies",
-        "lab",
-        "bench",
-        "dryrun",
-        "doctor",
-        "launch_check",
-        "exporting",
-        "quiet",
-        "opening",
-    },
+    {"recipe"},
+    {"pipeline", "hub", "studies"},
+    {"lab"},
     {"cli", "api"},
 ]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-SIBLINGS = LAYERS[4]
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "peft", "evaluate", "accelerate"}
-LIGHT = {"cli", "config", *LAYERS[0], "__init__", "__main__"}
+LIGHT = {"cli", "config", "recipe", *ORDER[0], "__init__", "__main__"}
 """Parts whose modules, and all that they import, must come without what is heavy."""
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py"}
 LONGEST_FILE, LONGEST_FUNCTION = 500, 80
@@ -64,15 +49,6 @@ def part(path: Path) -> str:
     """errors.py → errors, data/load.py → data."""
     inside = path.relative_to(PACKAGE)
     return inside.parts[0].removesuffix(".py")
-
-
-def level(module: str) -> int | None:
-    """Layer of a dotted name below hftune: that of its longest beginning which is in a layer."""
-    while module:
-        if module in LEVEL:
-            return LEVEL[module]
-        module = module.rpartition(".")[0]
-    return None
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
@@ -106,20 +82,12 @@ def test_imports_go_down(path: Path) -> None:
     mine = part(path)
     if mine in ("__init__", "__main__"):
         return
-    dotted = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    height = level(dotted)
-    assert height is not None, f"{mine} is in no layer: add it to LAYERS and to ARCHITECTURE.md"
+    assert mine in LEVEL, f"{mine} has no place in the order: add it to ORDER and to ARCHITECTURE.md"
     for name, _ in imports(parsed(path)):
-        if not name.startswith("hftune."):
-            continue
-        theirs = name.split(".")[1]
-        found = level(name.removeprefix("hftune."))
-        if theirs == "__version__" or found is None:
-            continue  # a public name of hftune/__init__.py
-        assert found <= height, f"{dotted} may not import {name}"
-        if theirs == mine:
-            continue
-        assert not (mine in SIBLINGS and theirs in SIBLINGS), f"siblings stay apart: {mine} imports {name}"
+        package, _, rest = name.partition(".")
+        theirs = rest.partition(".")[0]
+        if package == "hftune" and theirs in LEVEL:  # else a public name of hftune/__init__.py
+            assert LEVEL[theirs] <= LEVEL[mine], f"{path.relative_to(PACKAGE)} may not import {name}"
 
 
 def test_published_models_stand_alone() -> None:
@@ -178,10 +146,10 @@ def test_house_style(path: Path) -> None:
             assert node.end_lineno is not None
             assert node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{path.name}: {node.name} is too long"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
-            assert part(path) in ("verify", "cli"), f"{path.name} prints; only cli/ writes to the terminal"
+            assert part(path) == "cli" or path.stem == "verify", f"{path.name} prints; only cli/ writes to the terminal"
 
 
 def test_pipeline_names_no_axis_entry() -> None:
-    text = (PACKAGE / "pipeline.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "pipeline" / "train.py").read_text(encoding="utf-8")
     words = {"classif", "bert", "mingpt", "reviews", "boolq", "births", "lora", "prefix", "joint"}
     assert not [word for word in words if word in text.lower()]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from trained_tokenizers import char_tokenizer
 
-from hftune.config.model import ModelSection
 from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
-from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
+from hftune.models.settings import ModelSection
 
 pytestmark = [pytest.mark.numeric, pytest.mark.parametrize("attention", list(ATTENTION))]
 
@@ -183,8 +183,8 @@ def test_dropout_acts_in_training_only(attention: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_dropout_that_was_asked_for_is_trained_with_and_saved(attention: str, rate: float, tmp_path: Path) -> None:
-    tokenizer = build_char_tokenizer(["abc"])
+def test_dropout_that_was_requested_is_trained_with_and_saved(attention: str, rate: float, tmp_path: Path) -> None:
+    tokenizer = char_tokenizer(["abc"])
     section = ModelSection(model_name_or_path="scratch:mingpt-tiny", attention=attention, dropout=rate)
     model, ids = load_causal_lm(section, tokenizer).model.train(), torch.tensor([[3, 4, 5, 3]])
     assert torch.equal(model(ids).logits, model(ids).logits) == (rate == 0)

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from hftune.lab.complexity import measure_costs
+from hftune.lab.experiment import slope
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
-from hftune.models.mingpt.attention_base import Layout
+from hftune.models.mingpt.attention_base import Layout, VanillaAttention
 from hftune.models.mingpt.attention_bigbird import BigBirdAttention, block_table
 from hftune.models.mingpt.attention_linformer import LinformerAttention
 from hftune.models.mingpt.attention_performer import causal_favor, log_features, orthogonal_gaussian
 from hftune.models.mingpt.attention_rope import rotate
 from hftune.models.mingpt.attention_synthesizer import SynthesizerAttention
-from hftune.models.mingpt.attention_vanilla import VanillaAttention
-from hftune.models.mingpt.cost import measure, slope
 
 pytestmark = pytest.mark.numeric
 
@@ -248,7 +248,7 @@ def test_slope_is_the_exponent() -> None:
 
 def test_kept_memory_grows_as_claimed() -> None:
     """Bytes, unlike seconds, are the same every time: the linear variants are linear in them too."""
-    costs = measure([512, 1024], ["vanilla", "synthesizer", "performer", "bigbird"], seconds_each=0.0)
+    costs = measure_costs([512, 1024], ["vanilla", "synthesizer", "performer", "bigbird"], seconds_each=0.0)
     assert all(cost.seconds > 0 for cost in costs)
     grown = {
         name: slope(*zip(*((c.length, c.saved_bytes) for c in costs if c.variant == name), strict=True))

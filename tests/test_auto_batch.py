@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from crash_case import TASKS, differences, in_rank, recipe, remains, sitting, write_data
+from crash_case import TASKS, differences, in_rank, recipe, remains, train_session, write_data
+from facts import hftune_error, mentions
 from forks import joined, start_ranks
 from tiny import QUICK, csv_folder
 from training_case import Case
 
-from hftune.errors import HftuneError, RunFailed
-from hftune.pipeline import assemble
+from hftune.errors import HftuneError
+from hftune.pipeline.train import assemble
+from hftune.progress import ProgressReporter
 from hftune.runs.directory import RunDir
-from hftune.training import autobatch, room
-from hftune.training.autobatch import divisions, first_that_fits, largest_within
-from hftune.training.progress import Silent
+from hftune.tasks import classification  # noqa: F401  imports available_memory, before a test replaces it
+from hftune.training import memory
+from hftune.training.memory import MemoryProbe, divisions, first_that_fits, largest_within
 from hftune.training.trainer import HftuneTrainer
-from hftune.training.trial import Trial
 
 pytestmark = pytest.mark.numeric
 
@@ -31,7 +32,7 @@ AUTO = {"train.auto_find_batch_size": True}
 Tight = Callable[..., None]
 
 
-class Heard(Silent):
+class Heard(ProgressReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -41,13 +42,13 @@ class Heard(Silent):
 
 def tighten(patch: Any, rows: int, evaluated: int = 99) -> None:
     """A machine with room for so many rows of a pass, at one byte a row; the passes are really made."""
-    train, evaluate, noted = Trial.train, Trial.evaluate, [0]
+    train, evaluate, noted = MemoryProbe.train, MemoryProbe.evaluate, [0]
 
-    def training(self: Trial, size: int, beside: int = 0) -> None:
+    def training(self: MemoryProbe, size: int, beside: int = 0) -> None:
         noted[0] = size
         train(self, size, beside)
 
-    def evaluating(self: Trial, size: int) -> None:
+    def evaluating(self: MemoryProbe, size: int) -> None:
         noted[0] = size * rows // evaluated
         evaluate(self, size)
 
@@ -55,11 +56,11 @@ def tighten(patch: Any, rows: int, evaluated: int = 99) -> None:
         work()
         return noted[0]
 
-    patch.setattr(Trial, "train", training)
-    patch.setattr(Trial, "evaluate", evaluating)
-    patch.setattr(Trial, "reserve", 0)
-    patch.setattr(autobatch, "measured", measured)
-    patch.setattr(autobatch, "free_memory", lambda: math.ceil(rows / autobatch.SPARE))
+    patch.setattr(MemoryProbe, "train", training)
+    patch.setattr(MemoryProbe, "evaluate", evaluating)
+    patch.setattr(MemoryProbe, "reserve", 0)
+    patch.setattr(memory, "measured", measured)
+    patch.setattr(memory, "available_memory", lambda: math.ceil(rows / memory.USABLE))
 
 
 @pytest.fixture
@@ -127,36 +128,38 @@ def test_memory_of_a_cpu_is_never_tried_blindly(room: int, fits: int, tried: lis
 
 
 def updates(trainer: Any, epochs: int = 2) -> list[list[str]]:
-    """The rows of each update, companion rows among them; repeated ones, which do not count, are left out."""
+    """The rows of each update, auxiliary rows among them; repeated ones, which do not count, are left out."""
     found, passes = [], trainer.batches.accumulation
     for epoch in range(epochs):
         trainer.batches.set_epoch(epoch)
         batches = list(trainer.batches)
         for start in range(0, len(batches), passes):
             keys = [key for batch in batches[start : start + passes] for key in batch]
-            found.append(sorted(str(key) for key in keys if type(key).__name__ != "Repeated"))
+            found.append(sorted(str(key) for key in keys if type(key).__name__ != "RepeatedKey"))
     return found
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_updates_keep_their_rows_and_their_loss(home: Path, tmp_path: Path, tight: Tight, task: str) -> None:
+def test_steps_keep_their_examples_and_their_loss(home: Path, tmp_path: Path, tight: Tight, task: str) -> None:
     """43 rows in updates of 8: the last has 3, fewer than it has passes when they are lowered to 2 rows each."""
     settings = {"model.dropout": 0.0, "train.num_train_epochs": 1, "train.logging_steps": 1}
     plain = recipe(home, task, **settings)
-    before = assemble(plain, RunDir(tmp_path / "rows"), Silent())
-    sitting(plain, tmp_path / "plain")
+    before = assemble(plain, RunDir(tmp_path / "rows"), ProgressReporter())
+    train_session(plain, tmp_path / "plain")
 
     tight(2)
-    lowered, heard = recipe(home, task, **settings, **AUTO), Heard()
-    job = assemble(lowered, RunDir(tmp_path / "rows"), heard)
+    lowered, received = recipe(home, task, **settings, **AUTO), Heard()
+    job = assemble(lowered, RunDir(tmp_path / "rows"), received)
     assert (job.trainer.batches.batch_size, job.trainer.batches.accumulation) == (2, 4)
     assert updates(job.trainer) == updates(before.trainer)
-    assert (
-        "auto batch: 8 rows a pass do not fit, 2 do; train.gradient_accumulation_steps is 4 in place of 1, so that "
-        "every update has "
-        "the same rows" in heard.notes
+    assert mentions(
+        received.notes,
+        "auto_find_batch_size",
+        "per_device_train_batch_size 8 → 2",
+        "gradient_accumulation_steps 1 → 4",
+        "effective batch size",
     )
-    sitting(lowered, tmp_path / "lowered")
+    train_session(lowered, tmp_path / "lowered")
     left, right = remains(tmp_path / "plain"), remains(tmp_path / "lowered")
     for one, other in zip(left["history"], right["history"], strict=True):
         assert one.keys() == other.keys()
@@ -169,8 +172,8 @@ def test_updates_keep_their_rows_and_their_loss(home: Path, tmp_path: Path, tigh
 @pytest.mark.parametrize("task", ["classify", "joint"])
 def test_a_trial_leaves_no_trace(home: Path, tmp_path: Path, task: str) -> None:
     """What fits at once trains as it would have without being asked: sums of losses, buffers and dropout included."""
-    sitting(recipe(home, task), tmp_path / "plain")
-    sitting(recipe(home, task, **AUTO), tmp_path / "auto")
+    train_session(recipe(home, task), tmp_path / "plain")
+    train_session(recipe(home, task, **AUTO), tmp_path / "auto")
     assert differences(remains(tmp_path / "auto"), remains(tmp_path / "plain")) == []
 
 
@@ -178,33 +181,33 @@ def test_a_resumed_run_keeps_what_was_found(home: Path, tmp_path: Path) -> None:
     wanted = recipe(home, "joint", **AUTO)
     with pytest.MonkeyPatch.context() as patch:
         tighten(patch, rows=4, evaluated=16)
-        sitting(wanted, tmp_path / "whole")
-        sitting(wanted, tmp_path / "parts", stop=4)
-    heard = Heard()
-    trainer = assemble(wanted, RunDir(tmp_path / "parts"), heard).trainer
-    assert "auto batch: 4 rows a pass, as the run began" in heard.notes
+        train_session(wanted, tmp_path / "whole")
+        train_session(wanted, tmp_path / "parts", stop=4)
+    received = Heard()
+    trainer = assemble(wanted, RunDir(tmp_path / "parts"), received).trainer
+    assert mentions(received.notes, "auto_find_batch_size", 4)
     assert (trainer.batches.batch_size, trainer.args.per_device_eval_batch_size) == (4, 16)
-    sitting(wanted, tmp_path / "parts", resume=True)
+    train_session(wanted, tmp_path / "parts", resume=True)
     assert differences(remains(tmp_path / "parts"), remains(tmp_path / "whole")) == []
 
 
 def test_evaluations_are_lowered_too(home: Path, tmp_path: Path, tight: Tight) -> None:
     tight(8, evaluated=5)
-    heard = Heard()
-    job = assemble(recipe(home, "clm", **AUTO), RunDir(tmp_path), heard)
+    received = Heard()
+    job = assemble(recipe(home, "clm", **AUTO), RunDir(tmp_path), received)
     assert job.trainer.args.per_device_eval_batch_size == 4
     assert job.task.recipe.train.per_device_eval_batch_size == 4, "what is scored at the end goes by it"
-    assert "auto batch: evaluations take 4 rows in place of 64" in heard.notes
+    assert mentions(received.notes, "auto_find_batch_size", "per_device_eval_batch_size 64 → 4", "effective batch size")
 
 
 def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pytest.MonkeyPatch) -> None:
     tight(0)
-    with pytest.raises(RunFailed, match="not even a pass of 1 row fits") as failed:
-        assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), Silent())
+    with hftune_error("batch", 1, code=1) as failed:
+        assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), ProgressReporter())
     assert "data.max_seq_length" in failed.value.hint
     odd = recipe(home, "joint", **AUTO, **{"task.mlm_batch_size": 5})
-    with pytest.raises(RunFailed, match="a pass of 8 rows beside 5 unlabeled ones"):
-        assemble(odd, RunDir(tmp_path), Silent())
+    with hftune_error(8, "5 auxiliary", code=1):
+        assemble(odd, RunDir(tmp_path), ProgressReporter())
     monkeypatch.setattr(HftuneTrainer, "sharding", True)
     with pytest.raises(HftuneError, match="sharded"):
         Case(tmp_path, {"auto_find_batch_size": True}).trainer()
@@ -212,23 +215,23 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
 
 def test_a_device_says_no(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the longest batch is tried while what the optimizer will need is held; meta stands for one here."""
-    train, sizes = Trial.train, []
+    train, sizes = MemoryProbe.train, []
 
-    def full(self: Trial, size: int, beside: int = 0) -> None:
+    def full(self: MemoryProbe, size: int, beside: int = 0) -> None:
         sizes.append(size)
         if size > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         train(self, size, beside)
 
-    real = Trial.__init__
+    real = MemoryProbe.__init__
 
-    def on_device(self: Trial, *args: Any) -> None:
+    def on_device(self: MemoryProbe, *args: Any) -> None:
         real(self, *args)
         self.device = torch.device("meta")
 
-    monkeypatch.setattr(Trial, "__init__", on_device)
-    monkeypatch.setattr(Trial, "train", full)
-    trainer = assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), Silent()).trainer
+    monkeypatch.setattr(MemoryProbe, "__init__", on_device)
+    monkeypatch.setattr(MemoryProbe, "train", full)
+    trainer = assemble(recipe(home, "classify", **AUTO), RunDir(tmp_path), ProgressReporter()).trainer
     assert (trainer.batches.batch_size, trainer.batches.accumulation, sizes) == (4, 2, [8, 4])
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
@@ -239,7 +242,7 @@ def found_in_rank(rank_rows: list[int], wanted: Any, folder: Path) -> None:
     rank = int(os.environ["RANK"])
     with pytest.MonkeyPatch.context() as patch:
         tighten(patch, rank_rows[rank])
-        batches = assemble(wanted, RunDir(folder / "run"), Silent()).trainer.batches
+        batches = assemble(wanted, RunDir(folder / "run"), ProgressReporter()).trainer.batches
     (folder / f"{rank}.json").write_text(json.dumps([batches.batch_size, batches.accumulation]))
 
 
@@ -263,10 +266,10 @@ def test_from_the_command_line(here: Path, tight: Tight, hftune: Callable[..., t
     )
     code, _, err = hftune(*command)
     assert code == 0, err
-    assert "8 rows a pass do not fit, 4 do" in err
+    assert "per_device_train_batch_size 8 → 4" in err
     speed = json.loads((here / "run" / "metrics.json").read_text())["speed"]
     assert (speed["batch_size"], speed["accumulation"]) == (4, 2)
-    code, _, err = hftune(*command[:-1], "--resume")
+    code, _, err = hftune(*command[:-1], "--auto-find-batch-size", "False", "--resume")
     assert (code, "train.auto_find_batch_size: True → False" in err) == (2, True)
 
 
@@ -277,21 +280,21 @@ GIGABYTE = 2**30
 def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     """A group allows 4 GB and the one above it 3 GB; 2 GB are used, of which half are files that can go."""
     root = tmp_path / "memory" if version == 1 else tmp_path
-    limit, use, cached = room.FILES["memory" if version == 1 else ""]
+    limit, use, cached = memory.CGROUP_FILES["memory" if version == 1 else ""]
     for folder, most in ((root / "jobs" / "mine", 4), (root / "jobs", 3)):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / limit).write_text(f"{most * GIGABYTE}\n")
         (folder / use).write_text(f"{2 * GIGABYTE}\n")
         (folder / "memory.stat").write_text(f"anon 5\n{cached} {GIGABYTE}\n")
     (root / limit).write_text("max\n")
-    (tmp_path / "membership").write_text("5:cpu:/\n4:memory:/jobs/mine\n" if version == 1 else "0::/jobs/mine\n")
-    monkeypatch.setattr(room, "CGROUPS", tmp_path)
-    monkeypatch.setattr(room, "MEMBERSHIP", tmp_path / "membership")
-    assert list(room._within_groups()) == [3 * GIGABYTE, 2 * GIGABYTE]
-    assert 0 < room.free_memory() <= 2 * GIGABYTE
+    (tmp_path / "cgroup").write_text("5:cpu:/\n4:memory:/jobs/mine\n" if version == 1 else "0::/jobs/mine\n")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "PROCESS", tmp_path)
+    assert list(memory._within_groups()) == [3 * GIGABYTE, 2 * GIGABYTE]
+    assert 0 < memory.available_memory() <= 2 * GIGABYTE
 
 
 def test_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = room.psutil.Process().memory_info()
-    monkeypatch.setattr(room, "memory_limits", lambda: {"address_space": held.vms + 50 * GIGABYTE})
-    assert list(room._within_limits()) == [pytest.approx(50 * GIGABYTE, abs=GIGABYTE)]
+    held = memory.psutil.Process().memory_info()
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"address_space": held.vms + 50 * GIGABYTE})
+    assert list(memory._within_limits()) == [pytest.approx(50 * GIGABYTE, abs=GIGABYTE)]

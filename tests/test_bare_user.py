@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from facts import hftune_error, mentions
 from tiny import QUICK, csv_folder
 
 from hftune import cache
-from hftune.errors import HftuneError
 from hftune.runs.directory import RunDir
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +38,7 @@ def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     cache.temporary_home.cache_clear()
 
 
-def test_a_user_without_a_home_gets_a_private_folder(homeless: Path) -> None:
+def test_without_a_home_folder_a_private_one_is_used(homeless: Path) -> None:
     with pytest.raises(RuntimeError):
         Path.home()
     assert cache.cache_folder("rows") == homeless / ".cache" / "hftune" / "rows"
@@ -48,7 +48,7 @@ def test_a_user_without_a_home_gets_a_private_folder(homeless: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a link", "open to others", "a file"])
-def test_a_folder_that_somebody_else_can_write_to_is_not_taken(homeless: Path, tmp_path: Path, what: str) -> None:
+def test_a_folder_that_others_can_write_to_is_not_used(homeless: Path, tmp_path: Path, what: str) -> None:
     (tmp_path / "theirs").mkdir()
     if what == "a link":
         homeless.symlink_to(tmp_path / "theirs")
@@ -65,7 +65,7 @@ def test_a_folder_that_somebody_else_can_write_to_is_not_taken(homeless: Path, t
 def test_every_command_runs_without_a_home(
     homeless: Path, here: Path, hftune: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hftune.hub.markdown import without_home
+    from hftune.hub.card import without_home
     from hftune.runs.environment import command_line
 
     assert without_home("/x/y") == "/x/y" and command_line(["hftune", "a b"]) == "hftune 'a b'"
@@ -73,7 +73,7 @@ def test_every_command_runs_without_a_home(
     monkeypatch.delenv("HOME")
     code, out, err = hftune("data", "peek", "reviews")
     assert code == 0 and out, err
-    assert "this user has no home folder" in err and str(homeless) in err
+    assert mentions(err, "no home folder") and str(homeless) in err
     assert os.environ["HOME"] == str(homeless) and not (here / "~").exists()
 
 
@@ -100,9 +100,9 @@ def test_a_run_is_saved_at_a_path_with_an_umlaut_under_any_locale(tmp_path: Path
     assert (tmp_path / "läuf" / "report.html").is_file()
 
 
-def test_python_callers_are_told_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_callers_are_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
-    with pytest.raises(HftuneError, match="can't pass on under this locale") as caught:
+    with hftune_error("this locale") as caught:
         RunDir.create(tmp_path / "läuf")
     assert "PYTHONUTF8=1" in caught.value.hint and not (tmp_path / "läuf").exists()
     RunDir.create(tmp_path / "run")

@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from facts import mentions
 from training_case import Case
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hftune import methods
-from hftune.cli.outcome import score_table
-from hftune.config import Recipe, load_recipe
-from hftune.config.data import CorpusData
-from hftune.config.model import ModelSection
-from hftune.data.stream import stream_corpus
+from hftune.cli.tables import score_table
+from hftune.data.corpus import stream_corpus
+from hftune.data.settings import CorpusData
 from hftune.errors import HftuneError
-from hftune.evaluation.ngram import count_tokens, ngram_scores, text_scores
-from hftune.hub.usage import usage
+from hftune.evaluation.language import count_tokens, ngram_scores, text_scores
+from hftune.hub.card import usage
 from hftune.methods.bitfit import BitfitMethod
 from hftune.methods.head import HeadMethod
 from hftune.methods.ia3 import Ia3Method
 from hftune.methods.lora import LoraMethod
 from hftune.methods.prefix import PrefixMethod
-from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
-from hftune.models.token_scores import NextTokenBatches
-from hftune.models.vocabulary import Learning, train_vocabulary
-from hftune.pipeline import RunResult, assemble, train
+from hftune.models.causal import NextTokenBatches, load_causal_lm, load_saved_lm, save_causal_lm
+from hftune.models.settings import ModelSection
+from hftune.models.tokenizers import train_tokenizer
+from hftune.pipeline.train import RunResult, assemble, train
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe, load_recipe
 from hftune.runs.directory import RunDir
-from hftune.tasks import packing
+from hftune.tasks import tokens as packing
 from hftune.tasks.causal_lm import score_split
-from hftune.tasks.packing import Blocks, pack
-from hftune.training.progress import Silent
+from hftune.tasks.tokens import Blocks, pack
 
-pytestmark = pytest.mark.numeric
+pytestmark = [pytest.mark.numeric, pytest.mark.renders]
 
 WORDS = ("the", "cat", "dog", "saw", "a", "bird", "and", "ran", "home", "again")
 
@@ -108,8 +108,8 @@ def test_a_batch_predicts_what_is_new_in_each_block() -> None:
 def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text("the cat\na <|endoftext|> b\nthe dog\n", encoding="utf-8")
     corpus = stream_corpus(CorpusData(dataset_name=str(tmp_path / "text.txt"), validation_size=0.0))
-    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
-    split, facts = corpus.splits["train"], corpus.facts["train"]
+    tokenizer = train_tokenizer("bpe", lambda: [lines(20, 0)], 270)
+    split, facts = corpus.named["train"], corpus.facts["train"]
     packed = pack(split, facts, tokenizer, tokenizer.eos_token_id)
     assert tokenizer.decode(packed.tokens.tolist()) == (
         "<|endoftext|>the cat<|endoftext|>a <|endoftext|> b<|endoftext|>the dog<|endoftext|>"
@@ -118,7 +118,7 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
     assert isinstance(packed.tokens, np.memmap) and packed.tokens.dtype == np.uint16
 
     tokenizer.unk_token = tokenizer.eos_token  # as GPT-2 has it
-    monkeypatch.setattr(packing, "FORMAT", 0)
+    monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "cache"))
     assert pack(split, facts, tokenizer, tokenizer.eos_token_id).unknown == 0, "an end of text is not unknown"
     monkeypatch.undo()
 
@@ -131,7 +131,7 @@ def test_documents_are_packed_with_ends_between_and_kept(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(packing, "_tokenized", never)
     assert pack(split, facts, tokenizer, tokenizer.eos_token_id).fingerprint == packed.fingerprint
-    other = train_vocabulary("bpe", lambda: [lines(20, 1)], Learning(280))
+    other = train_tokenizer("bpe", lambda: [lines(20, 1)], 280)
     with pytest.raises(AssertionError, match="tokenized again"):
         pack(split, facts, other, other.eos_token_id)
 
@@ -147,7 +147,7 @@ def test_scores_by_hand() -> None:
 
 def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     train_tokens = np.array([0, 1, 2, 1, 2, 1, 0], dtype=np.uint16)
-    counts = count_tokens([train_tokens], 3)
+    counts = count_tokens([[train_tokens]], 3)
     assert counts.single.tolist() == [1, 3, 2]
     assert dict(zip(counts.pairs.tolist(), counts.times.tolist(), strict=True)) == {1: 1, 3: 1, 5: 2, 7: 2}
     scores = ngram_scores(counts, np.array([0, 1, 2]), words=1, size=2)
@@ -156,20 +156,20 @@ def test_counting_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     bigram = -math.log((1 + 5 * 4 / 9) / (1 + 5)) - math.log((2 + 5 * 3 / 9) / (3 + 5))
     assert scores["bigram"]["loss"] == pytest.approx(bigram / 2)
     assert scores["bigram"]["bits_per_byte"] == pytest.approx(bigram / math.log(2) / 2)
-    monkeypatch.setattr("hftune.evaluation.ngram.CHUNK", 2)
-    again = count_tokens([train_tokens[:3], train_tokens[2:5], train_tokens[4:]], 3)
+    monkeypatch.setattr("hftune.evaluation.language.CHUNK", 2)
+    again = count_tokens([[train_tokens[:3]], [train_tokens[2:5]], [train_tokens[4:]]], 3)
     assert again.pairs.tolist() == counts.pairs.tolist() and again.times.tolist() == counts.times.tolist()
     assert ngram_scores(again, np.array([0, 1, 2]), words=1, size=2)["bigram"] == pytest.approx(scores["bigram"])
 
 
 def test_perplexity_is_that_of_transformers(folder: Path) -> None:
-    corpus = stream_corpus(CorpusData(dataset_name=str(folder), validation_size=0.1))
-    tokenizer = train_vocabulary("bpe", corpus.splits["train"].texts, Learning(290), exact=False)
+    corpus = stream_corpus(CorpusData(dataset_name=str(folder), validation_size=0.0))
+    tokenizer = train_tokenizer("bpe", corpus.named["train"].texts, 290, exact=False)
     torch.manual_seed(0)
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40, "bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **shape)).eval()
-    settings = {"batch_size": 5, "listener": Silent()}
-    scores, packed = score_split(model, tokenizer, corpus, "test", block=40, stride=None, **settings)
+    settings = {"batch_size": 5, "progress": ProgressReporter()}
+    scores, items, packed = score_split(model, tokenizer, corpus, "test", block=40, stride=None, **settings)
     tokens = torch.tensor(packed.tokens.tolist())
     nats = 0.0
     with torch.inference_mode():
@@ -183,7 +183,10 @@ def test_perplexity_is_that_of_transformers(folder: Path) -> None:
     assert scores["word_perplexity"] == pytest.approx(math.exp(nats / len(text.split())), rel=1e-4)
     size = len(text.replace("\n", "").encode())
     assert scores["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
-    more, _ = score_split(model, tokenizer, corpus, "test", block=40, stride=10, **settings)
+    assert sum(item["loss"] * item["tokens"] for item in items) == pytest.approx(nats, rel=1e-5)
+    assert sum(item["bytes"] for item in items) == pytest.approx(size)
+    assert sum(item["tokens"] for item in items) == total
+    more, *_ = score_split(model, tokenizer, corpus, "test", block=40, stride=10, **settings)
     nats = 0.0
     with torch.inference_mode():
         for token in range(1, len(tokens)):
@@ -199,7 +202,7 @@ def test_perplexity_is_that_of_transformers(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["scratch:mingpt-tiny", "scratch:gpt2-tiny"])
 @pytest.mark.parametrize("section", [LoraMethod(r=2), Ia3Method(), BitfitMethod()], ids=lambda one: one.kind)
 def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: Any, tmp_path: Path) -> None:
-    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 0)], Learning(270))
+    tokenizer = train_tokenizer("bpe", lambda: [lines(20, 0)], 270)
     base = ModelSection(model_name_or_path=name)
     torch.manual_seed(0)
     applied = methods.apply(load_causal_lm(base, tokenizer).model, section, ())
@@ -218,12 +221,12 @@ def test_a_method_moves_what_it_should_and_is_saved_whole(name: str, section: An
     expected = applied.model(input_ids=ids).logits
     save_causal_lm(applied.model, tokenizer, tmp_path, base=base, task="clm")
     loaded, _, facts = load_saved_lm(str(tmp_path), device="cpu")
-    assert facts == {"task": "clm"}
+    assert facts["task"] == "clm"
     assert torch.allclose(loaded(input_ids=ids).logits, expected, atol=1e-5)
 
 
 def test_the_card_of_an_adapter_says_how_to_let_it_write() -> None:
-    found = usage({}, adapter=True, pairs=False, writes=True)
+    found = usage({}, adapter=True, pairs=False, causal_lm=True)
     assert found.pipeline_tag == "text-generation" and "hftune generate" in found.snippet
 
 
@@ -272,7 +275,7 @@ def test_samples_stand_in_history_and_report(result: RunResult) -> None:
     assert [sample["prompt"] for sample in rows[0]["samples"]] == ["", "the cat"]
     assert rows[0]["samples"] != rows[1]["samples"] and result.metrics["samples"] == rows[1]["samples"]
     page = result.run.report.read_text(encoding="utf-8")
-    assert "after update 15" in page and "word perplexity" in page and "perplexity" in page
+    assert "step 15" in page and "word perplexity" in page and "perplexity" in page
     assert (result.run.path / "plots" / "score.png").is_file(), "the curve of perplexity"
 
 
@@ -282,22 +285,22 @@ def test_a_text_by_itself_is_scored_as_a_whole(
     path, text = str(result.run.path), str(folder / "test.txt")
     code, out, err = hftune("evaluate", path, "--data", text, "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert told["splits"]["all"] == pytest.approx(result.metrics["splits"]["test"], rel=1e-5)
-    assert told["baselines"] == {}, "counts of a text say nothing about that text"
+    reported = json.loads(out)
+    assert reported["splits"]["all"] == pytest.approx(result.metrics["splits"]["test"], rel=1e-5)
+    assert reported["baselines"] == {}, "counts of a text say nothing about that text"
     code, _, err = hftune("evaluate", path, "--data", text, "--split", "validation")
-    assert code == 2 and "has no validation split" in err and "--split: all" in err
+    assert code == 2 and mentions(err, "validation split") and "--split: all" in err
 
 
 def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[..., tuple[int, str, str]]) -> None:
     path = str(result.run.path)
     code, out, err = hftune("evaluate", path, "--split", "validation", "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert told["splits"]["validation"]["loss"] == pytest.approx(
+    reported = json.loads(out)
+    assert reported["splits"]["validation"]["loss"] == pytest.approx(
         result.metrics["splits"]["validation"]["loss"], rel=1e-5
     )
-    assert told["baselines"]["bigram"]["validation"] == pytest.approx(
+    assert reported["baselines"]["bigram"]["validation"] == pytest.approx(
         result.metrics["baselines"]["bigram"]["validation"]
     )
     code, out, err = hftune("generate", path, "--prompt", "the cat", "--max-new-tokens", "5")
@@ -308,28 +311,28 @@ def test_the_run_is_scored_again_and_writes(result: RunResult, hftune: Callable[
 
 
 @pytest.mark.parametrize(
-    ("settings", "said", "hint"),
+    ("settings", "expected", "hint"),
     [
-        ({"task.block_size": 64}, "has 32 positions", "model.block_size=64"),
-        ({"model.block_size": 4000, "task.block_size": 4000}, "fewer than one block", "block_size"),
-        ({"train.metric_for_best_model": "accuarcy"}, "train.metric_for_best_model", "bits_per_byte"),
+        ({"task.block_size": 64}, ["has 32 positions"], "model.block_size=64"),
+        ({"model.block_size": 4000, "task.block_size": 4000}, ["fewer than one block"], "block_size"),
+        ({"train.metric_for_best_model": "accuarcy"}, ["train.metric_for_best_model"], "bits_per_byte"),
         (
             {"model.model_name_or_path": "scratch:bert-tiny", "model.block_size": None},
-            "predicts the next token",
+            ["next token"],
             "gpt2-tiny",
         ),
-        ({"method.kind": "head"}, "not for language models", "lora"),
-        ({"method.kind": "prefix"}, "take positions", "lora"),
-        ({"task.stride": 40}, "task.stride", "31 or less"),
-        ({"task.prompts": ("fine", "the cat " * 20)}, "task.prompts: 'the cat", "task.max_new_tokens"),
+        ({"method.kind": "head"}, ["language models"], "lora"),
+        ({"method.kind": "prefix"}, ["take positions"], "lora"),
+        ({"task.stride": 40}, ["task.stride"], "31 or less"),
+        ({"task.prompts": ("fine", "the cat " * 20)}, ["task.prompts: 'the cat"], "task.max_new_tokens"),
     ],
 )
-def test_what_does_not_fit_is_said_before_training(
-    folder: Path, tmp_path: Path, settings: dict[str, Any], said: str, hint: str
+def test_what_does_not_fit_is_reported_before_training(
+    folder: Path, tmp_path: Path, settings: dict[str, Any], expected: list[str], hint: str
 ) -> None:
     with pytest.raises(HftuneError) as caught:
-        assemble(recipe(folder, **settings), RunDir(tmp_path), Silent())
-    assert said in caught.value.message and hint in caught.value.hint, str(caught.value)
+        assemble(recipe(folder, **settings), RunDir(tmp_path), ProgressReporter())
+    assert mentions(caught.value.message, *expected) and hint in caught.value.hint, str(caught.value)
 
 
 def test_methods_that_take_context_are_refused_for_language_models_only() -> None:
@@ -341,14 +344,14 @@ def test_methods_that_take_context_are_refused_for_language_models_only() -> Non
 
 
 def test_a_tokenizer_from_a_folder_is_used(folder: Path, tmp_path: Path) -> None:
-    train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265)).save_pretrained(tmp_path / "mine")
+    train_tokenizer("bpe", lambda: [lines(20, 5)], 265).save_pretrained(tmp_path / "mine")
     named = {"model.tokenizer_name": str(tmp_path / "mine")}
-    job = assemble(recipe(folder, **named), RunDir(tmp_path / "run"), Silent())
+    job = assemble(recipe(folder, **named), RunDir(tmp_path / "run"), ProgressReporter())
     assert job.applied.model.config.vocab_size == 265
 
 
 def test_a_vocabulary_with_a_mask_ends_where_texts_do() -> None:
-    tokenizer = train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265, special=("<mask>",)))
+    tokenizer = train_tokenizer("bpe", lambda: [lines(20, 5)], 265, special_tokens=("<mask>",))
     tokenizer.mask_token = "<mask>"  # as RoBERTa has it
     model = load_causal_lm(ModelSection(model_name_or_path="scratch:mingpt-tiny"), tokenizer).model
     assert set(model.generation_config.eos_token_id) == {tokenizer.mask_token_id, tokenizer.eos_token_id}
@@ -363,12 +366,12 @@ def test_counting_has_a_command(folder: Path, hftune: Callable[..., tuple[int, s
     assert code == 2 and "--answer was given with --corpus" in err and "--data" in err
 
 
-def test_the_vocabulary_of_counts_is_told(
+def test_the_vocabulary_of_counts_is_reported(
     folder: Path, tmp_path: Path, hftune: Callable[..., tuple[int, str, str]]
 ) -> None:
     code, out, err = hftune("baseline", "--corpus", str(folder), "--set", "model.vocab_size=300")
-    assert code == 0 and "learned from train: byte-level BPE, " in err and " kB" in out, err
-    train_vocabulary("bpe", lambda: [lines(20, 5)], Learning(265)).save_pretrained(tmp_path / "mine")
+    assert code == 0 and mentions(err, "byte-level BPE", 300) and " kB" in out, err
+    train_tokenizer("bpe", lambda: [lines(20, 5)], 265).save_pretrained(tmp_path / "mine")
     code, _, err = hftune("baseline", "--corpus", str(folder), "--tokenizer", str(tmp_path / "mine"))
     assert code == 0 and "vocab_size" not in err, "nobody set it"
 

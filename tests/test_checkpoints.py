@@ -5,20 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import random
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from facts import hftune_error
 from peft import LoraConfig, get_peft_model
 from training_case import Case, KilledError, same, tiny_bert
 
 from hftune.errors import HftuneError, RunFailed
 from hftune.files import sha256
-from hftune.training import checkpoints, fit, weights
+from hftune.training import checkpoints
+from hftune.training import trainer as trainer_module
 from hftune.training.checkpoints import Checkpoints, fault, newest_complete, read_manifest, refuse_changed
+from hftune.training.fit import fit
 from hftune.training.trainer import HftuneTrainer
 
 FILES = (
@@ -157,29 +159,29 @@ def test_nothing_there_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("file", "hurt"), [(file, HURTS[place % 4]) for place, file in enumerate(FILES)])
 def test_resume_takes_the_older_one_says_so_and_ends_alike(trained: Case, tmp_path: Path, file: str, hurt: Any) -> None:
     class Hearing:
-        said: list[str]
+        output: list[str]
 
         def __init__(self) -> None:
-            self.said = []
+            self.output = []
 
         def stage(self, text: str) -> None: ...
         def begin(self, total: int, unit: str) -> None: ...
         def advance(self, done: int, facts: Any) -> None: ...
         def end(self) -> None: ...
         def note(self, text: str) -> None:
-            self.said.append(text)
+            self.output.append(text)
 
         def warn(self, text: str) -> None:
-            self.said.append(text)
+            self.output.append(text)
 
     case = Case(tmp_path, {}, inputs={"compute_metrics": lambda outcome: {"accuracy": 0.5}})
     shutil.copytree(trained.checkpoints, case.checkpoints)
     hurt(case.checkpoints / "checkpoint-24" / file)
     hearing = Hearing()
-    fit(case.trainer(listener=hearing), resume=True)
-    passed_over, going_on, *_ = hearing.said
-    assert passed_over.startswith(f"passed over a broken checkpoint, checkpoint-24: {file} ")
-    assert going_on == "going on from checkpoint-16"
+    fit(case.trainer(progress=hearing), resume=True)
+    passed_over, going_on, *_ = hearing.output
+    assert passed_over.startswith(f"skipped a damaged checkpoint, checkpoint-24: {file} ")
+    assert going_on == "resuming from checkpoint-16"
     assert fault(case.checkpoints / "checkpoint-24") is None
     assert same(case.weights_at(24), trained.weights_at(24))
 
@@ -199,7 +201,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(
     case = Case(tmp_path, {"eval_steps": 4, "num_train_epochs": 1})
     trainer = case.trainer()
     real: Any = {
-        "weights": (weights, "save"),
+        "weights": (trainer_module, "save_weights"),
         "optimizer": (HftuneTrainer, "_save_optimizer_and_scheduler"),
         "manifest": (Checkpoints, "commit"),
     }[where]
@@ -212,13 +214,13 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(*real, full)
-    with pytest.raises(RunFailed, match=r"disk is full.*step 8.*checkpoint-4 is intact") as failed:
+    with hftune_error("disk", "step 8", "checkpoint-4", code=1) as failed:
         fit(trainer)
     assert failed.value.exit_code == 1
     assert [path.name for path in case.checkpoints.iterdir()] == ["checkpoint-4"]
     assert fault(case.checkpoints / "checkpoint-4") is None
     monkeypatch.undo()
-    assert fit(case.trainer(), resume=True).steps == 8
+    assert fit(case.trainer(), resume=True).speed["steps"] == 8
 
 
 def test_killed_while_saving_leaves_no_half_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,8 +276,19 @@ def test_broken_ones_are_not_counted(tmp_path: Path) -> None:
     assert steps(store) == [10, 30, 40]
 
 
+def test_those_of_before_a_resume_from_an_older_one_are_not_the_newest(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, 2, {})
+    for step in (10, 20, 30):
+        staged(store, step, best=10)
+    staged(store, 15, best=10)  # the run was resumed from 10
+    store.rotate(best=10, newest=15)
+    assert steps(store) == [10, 15]
+    newest, passed_over = newest_complete(tmp_path)
+    assert newest == store.at(15) and not passed_over
+
+
 @pytest.mark.parametrize("manifest", [None, "", "{}", '{"name": "a web page", "icons": []}', "changed"])
-def test_what_has_no_manifest_of_ours_is_never_removed(tmp_path: Path, manifest: str | None) -> None:
+def test_checkpoints_without_our_manifest_are_never_deleted(tmp_path: Path, manifest: str | None) -> None:
     store = Checkpoints(tmp_path, 1, {})
     staged(store, 10, best=None)
     folder, file = tmp_path / "checkpoint-10", tmp_path / "checkpoint-10" / "manifest.json"
@@ -355,7 +368,7 @@ def test_settings_must_match(tmp_path: Path) -> None:
         refuse_changed(tmp_path / "checkpoint-10", {"per_device_train_batch_size": 16, "seed": 1})
     assert refused.value.exit_code == 2
     other = saved_with(tmp_path, {"data": {"train": "a1", "validation": "c3"}})
-    with pytest.raises(HftuneError, match=r"(?m)other data.*: data\.train: 'a1' → 'b2'$"):
+    with hftune_error("other data", "data.train", "'a1' → 'b2'"):
         refuse_changed(other, {"data": {"train": "b2", "validation": "c3"}})
     with pytest.raises(HftuneError, match="new: None → 3"):
         refuse_changed(tmp_path / "checkpoint-10", {"per_device_train_batch_size": 8, "seed": 1, "new": 3})
@@ -372,10 +385,10 @@ def test_weights_come_back_bit_for_bit_and_only_those_that_move(tmp_path: Path) 
     model[0].requires_grad_(False)
     model(torch.randn(8, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    weights.save(model, tmp_path)
+    checkpoints.save_weights(model, tmp_path)
     for value in model.state_dict().values():
         value.copy_(torch.zeros_like(value))
-    weights.load(model, tmp_path)
+    checkpoints.load_weights(model, tmp_path)
     after = model.state_dict()
     assert all(torch.equal(after[n], before[n]) for n in before if not n.startswith("0."))
     assert (after["0.weight"] == 0).all()
@@ -391,11 +404,11 @@ def test_a_checkpoint_of_an_adapter_holds_only_what_moves(tmp_path: Path) -> Non
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    weights.save(torch.nn.Linear(3, 4), tmp_path)
+    checkpoints.save_weights(torch.nn.Linear(3, 4), tmp_path)
     with pytest.raises(HftuneError, match=r"another model.*weight"):
-        weights.load(torch.nn.Linear(3, 5), tmp_path)
+        checkpoints.load_weights(torch.nn.Linear(3, 5), tmp_path)
     with pytest.raises(HftuneError, match=r"another model.*bias"):
-        weights.load(torch.nn.Linear(3, 4, bias=False), tmp_path)
+        checkpoints.load_weights(torch.nn.Linear(3, 4, bias=False), tmp_path)
 
 
 def copied(trained: Case, folder: Path) -> Case:
@@ -420,24 +433,24 @@ def tampered(path: Path, name: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("trainer_state.json", {"global_step": 10**12}, "trainer_state.json is at step 1,000,000,000,000"),
-        ("trainer_state.json", {"global_step": "24"}, "trainer_state.json is at step '24'"),
-        ("trainer_state.json", {"best_global_step": 16}, "the best step is 8 in manifest.json and 16 in"),
-        ("manifest.json", {"step": 10**12}, "manifest.json is at step 1,000,000,000,000"),
-        ("manifest.json", {"step": None}, "manifest.json is at step None"),
-        ("progress.json", {"seconds": "long"}, "no seconds, aside and loss as numbers"),
-        ("progress.json", {"loss": []}, "no seconds, aside and loss as numbers"),
-        ("progress.json", {"finished": 1}, "calls training finished"),
+        ("trainer_state.json", {"global_step": 10**12}, ["trainer_state.json is at step 1,000,000,000,000"]),
+        ("trainer_state.json", {"global_step": "24"}, ["trainer_state.json is at step '24'"]),
+        ("trainer_state.json", {"best_global_step": 16}, ["8 in manifest.json", 16]),
+        ("manifest.json", {"step": 10**12}, ["manifest.json is at step 1,000,000,000,000"]),
+        ("manifest.json", {"step": None}, ["manifest.json", "None"]),
+        ("progress.json", {"seconds": "long"}, ["seconds, aside and loss"]),
+        ("progress.json", {"loss": []}, ["seconds, aside and loss"]),
+        ("progress.json", {"finished": 1}, ["calls training finished"]),
     ],
 )
 def test_a_checkpoint_that_contradicts_itself_is_refused(
-    trained: Case, tmp_path: Path, name: str, changes: dict[str, Any], reason: str
+    trained: Case, tmp_path: Path, name: str, changes: dict[str, Any], reason: list[str | int]
 ) -> None:
     case = copied(trained, tmp_path)
     newest = newest_complete(case.trainer().checkpoints.directory)[0]
     assert newest is not None
     tampered(newest, name, **changes)
-    with pytest.raises(HftuneError, match=f"contradicts itself or this run: .*{re.escape(reason)}") as caught:
+    with hftune_error("contradicts itself", *reason) as caught:
         fit(case.trainer(), resume=True)
     assert f"delete {newest.name}" in caught.value.hint
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from facts import mentions
 from safetensors.numpy import load_file
 from tiny import QUICK, csv_folder, pairs_folder, parquet_folder, stars_folder
 
-from hftune import dryrun
-from hftune.config import load_recipe
+from hftune.pipeline import dry_run as dryrun
+from hftune.recipe import load_recipe
 
 Hftune = Callable[..., tuple[int, str, str]]
 
@@ -42,19 +44,30 @@ def metrics_of(run: Path) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("make", "labels"),
+    ("make", "labels", "best"),
     [
-        (csv_folder, ["bad", "good"]),
-        (stars_folder, ["1", "5"]),
-        (parquet_folder, ["false", "true"]),
-        (pairs_folder, ["denies", "entails"]),
+        (csv_folder, ["bad", "good"], "accuracy"),
+        (stars_folder, ["1", "5"], "f1"),
+        (parquet_folder, ["false", "true"], "roc_auc"),
+        (pairs_folder, ["denies", "entails"], "eval_matthews_correlation"),
     ],
     ids=["csv", "stars", "parquet", "pairs"],
 )
-def test_every_format_trains(make: Callable[[Path], Path], labels: list[str], here: Path, hftune: Hftune) -> None:
-    code, out, err = hftune("classify", "--data", str(make(here / "data")), "--output", "run", *QUICK, "--json")
+def test_every_format_trains(
+    make: Callable[[Path], Path], labels: list[str], best: str, here: Path, hftune: Hftune
+) -> None:
+    chosen = ["--metric_for_best_model", best, "--set", "task.metrics=[recall]"]
+    code, out, err = hftune(
+        "classify", "--data", str(make(here / "data")), "--output", "run", *QUICK, *chosen, "--json"
+    )
     assert code == 0, err
     metrics = metrics_of(here / "run")
+    selected = best.removeprefix("eval_")
+    assert metrics["selection"]["metric"] == selected
+    for system in ({"model": metrics["splits"]} | metrics["baselines"]).values():
+        assert all({selected, "recall"} <= scores.keys() for scores in system.values())
+    second = metrics["splits"]["test"]["per_class"][metrics["labels"][1]]
+    assert metrics["splits"]["test"]["recall"] == second["recall"]
     assert json.loads(out) == {"run": "run", **metrics}
     assert metrics["verified"] is True
     assert [label.lower() for label in metrics["labels"]] == labels
@@ -78,22 +91,26 @@ def test_the_same_command_gives_the_same_bits_and_another_seed_does_not(here: Pa
     assert any((a[name] != c[name]).any() for name in a)
 
 
+@pytest.mark.renders
 def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: Hftune) -> None:
     from transformers import pipeline
 
-    code, out, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
+    for file in csv_folder(here / "data").iterdir():
+        file.write_text(file.read_text(encoding="utf-8").replace("label,text", "mark,body", 1), encoding="utf-8")
+    columns = ("--text-column", "body", "--label-column", "mark")
+    code, out, err = hftune("classify", "--data", "data", *columns, "--output", "run", *QUICK)
     assert code == 0, err
     assert "\n\n" not in err, "no bar leaves an empty line in a log"
     files = [path for path in (here / "run").rglob("*") if path.is_file() and not path.name.startswith(".")]
     assert len({path.stat().st_mode & 0o777 for path in files}) == 1, "weights can be read by whoever reads the rest"
-    assert "with evaluations and saves (" in out and "examples/s in updates alone)" in out
+    assert mentions(out, "evaluations and saves") and "examples/s in training steps)" in out
     assert "\nmajority label  validation" in out and "\nbag of words    test" in out
     text = "the tea was superb"
     (ours,) = pipeline("text-classification", model="run/model", top_k=None)([text])
     code, out, err = hftune("predict", "run", text, "--json")
     assert code == 0, err
-    told = json.loads(out)["probabilities"]
-    assert {answer["label"]: pytest.approx(answer["score"], abs=1e-4) for answer in ours} == told
+    reported = json.loads(out)["probabilities"]
+    assert {answer["label"]: pytest.approx(answer["score"], abs=1e-4) for answer in ours} == reported
 
     # The same file twice is scored the same; evaluate agrees with the run.
     code, out, err = hftune("evaluate", "run", "--split", "validation", "--json")
@@ -108,6 +125,16 @@ def test_what_is_saved_loads_in_a_pipeline_and_with_predict(here: Path, hftune: 
         metrics_of(here / "run")["splits"]["test"]["loss"], abs=1e-5
     )
     assert len((here / "said.jsonl").read_text(encoding="utf-8").splitlines()) == 16
+
+    # The columns that the run was trained with, next to others with more usual names.
+    with (here / "data" / "test.csv").open(encoding="utf-8", newline="") as source:
+        rows = [{"text": "no text of the run", "label": "5", **row} for row in csv.DictReader(source)]
+    (here / "wide.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code, wide, err = hftune("evaluate", "run", "--data", "wide.jsonl", "--json")
+    assert code == 0, err
+    assert json.loads(wide)["splits"] == json.loads(out)["splits"]
+    code, _, err = hftune("evaluate", "run", "--data", "wide.jsonl", "--label-column", "label")
+    assert code == 2 and mentions(err, "'5'", "does not know")
 
 
 def test_an_existing_run_is_refused_or_resumed_never_overwritten(here: Path, hftune: Hftune) -> None:
@@ -161,22 +188,30 @@ def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("compiled", "updates", "said"),
-    [(0.5, 1000, "pays: 30 s"), (0.5, 10, "does not pay: 30 s"), (1.2, 1000, "does not pay: 1.20 times")],
+    ("compiled", "updates", "output"),
+    [
+        (0.5, 1000, "saves time: 30 s"),
+        (0.5, 10, "does not save time: 30 s"),
+        (1.2, 1000, "does not save time: 1.20 times"),
+    ],
 )
-def test_whether_compiling_pays_is_told_by_what_it_costs_and_saves(compiled: float, updates: int, said: str) -> None:
-    told = dryrun._break_even(1.0, 30.0, compiled, 2.0, updates)
-    assert told.startswith(said) and (compiled > 1 or f"even after 30 updates; the run has {updates:,}" in told)
+def test_whether_compiling_pays_is_reported_by_what_it_costs_and_saves(
+    compiled: float, updates: int, output: str
+) -> None:
+    reported = dryrun._break_even(1.0, 30.0, compiled, 2.0, updates)
+    assert reported.startswith(output) and (
+        compiled > 1 or ("after 30 steps" in reported and f"has {updates:,}" in reported)
+    )
 
 
-def test_a_dry_run_tries_compiling_only_where_it_is_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_tries_compiling_only_where_it_is_requested(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: asked.append(model))
-    monkeypatch.setattr("hftune.training.arguments.has_compiler", lambda: True)
+    monkeypatch.setattr("hftune.training.arguments.find_compiler", lambda: True)
     settings = {"data.dataset_name": str(csv_folder(here / "data")), "model.vocab_size": 300, "train.max_steps": 4}
     assert dryrun.dry_run(load_recipe(None, settings)).compiling == "off" and not asked
-    told = dryrun.dry_run(load_recipe(None, {**settings, "train.torch_compile": True})).compiling
-    assert len(asked) == 1 and "pay" in told
+    reported = dryrun.dry_run(load_recipe(None, {**settings, "train.torch_compile": True})).compiling
+    assert len(asked) == 1 and "save" in reported
 
 
 def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune) -> None:
@@ -185,7 +220,7 @@ def test_a_dry_run_trains_nothing_and_leaves_nothing(here: Path, hftune: Hftune)
     assert code == 0, err
     estimate = json.loads(out)
     assert estimate["rows"] == {"train": 40, "validation": 16, "test": 16}
-    assert estimate["updates"] == 4
+    assert estimate["steps"] == 4
     assert estimate["loss_of_first_batch"] > 0
     assert estimate["estimated_memory_gb"] > 0
     assert [path.name for path in here.iterdir()] == ["data"]
@@ -227,12 +262,15 @@ def test_python_api(here: Path) -> None:
     assert answer.confidence == max(answer.probabilities.values())
 
 
-def test_a_token_budget_is_said(here: Path, hftune: Hftune) -> None:
+def test_a_token_budget_is_reported(here: Path, hftune: Hftune) -> None:
     data = str(csv_folder(here / "data"))
     budget = ("--set", "train.max_tokens_per_batch=64")
-    for more, said in (((), "8 rows an update\n"), (budget, "8 rows an update at most, 64 tokens a batch")):
+    for more, output in (
+        ((), "effective batch size 8\n"),
+        (budget, "effective batch size 8 at most, 64 tokens per batch"),
+    ):
         code, _, err = hftune("classify", "--data", data, *QUICK, *more, "--dry-run")
-        assert code == 0 and said in err, err
+        assert code == 0 and output in err, err
 
 
 def test_what_was_trained_in_bf16_is_what_was_saved(here: Path, hftune: Hftune, cpu_bf16: None) -> None:

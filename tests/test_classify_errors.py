@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_study import plant_study
+from facts import mentions
+from sample_study import plant_study
 from tiny import BRIEF, QUICK, csv_folder, write_csv
 
 from hftune.studies.plan import Plan
@@ -36,6 +37,7 @@ VOCABULARY = {
         (["--set", "data.max_seq_length=600"], ["600", "512"]),
         (["--set", "train.metric_for_best_model=acuracy"], ["acuracy", "accuracy"]),
         (["--set", "task.metrics=[no_such_metric]"], ["no_such_metric"]),
+        (["--metric_for_best_model", "top_k_accuracy"], ["top_k_accuracy", "2 labels", "accuracy"]),
         (["--set", "task.class_weights={good: 1}"], ["bad"]),
         (["--set", "data.truncation=only_second"], ["pairs"]),
         (["--label-column", "stars"], ["stars", "label"]),
@@ -61,7 +63,7 @@ def test_data_that_is_not_there(here: Path, hftune: Hftune) -> None:
     assert (code, "nothing.csv" in err) == (2, True)
 
 
-def test_labels_of_dev_that_train_does_not_have(here: Path, hftune: Hftune) -> None:
+def test_labels_of_validation_that_train_does_not_have(here: Path, hftune: Hftune) -> None:
     data = csv_folder(here / "data")
     write_csv(data / "validation.csv", [("ugly", "a text"), ("bad", "another")], ("label", "text"))
     code, _, err = hftune("classify", "--data", str(data))
@@ -84,14 +86,14 @@ def test_a_checkpoint_without_a_tokenizer_or_with_another_one(here: Path, hftune
     BertTokenizer(vocab=VOCABULARY).save_pretrained("words")
     command = ("classify", "--data", str(csv_folder(here / "data")), "--model", "model", *BRIEF, "--dry-run")
     code, _, err = hftune(*command)
-    assert code == 2 and "model brings no tokenizer" in err and "--tokenizer" in err
+    assert code == 2 and "no tokenizer" in err and "--tokenizer" in err
     code, _, err = hftune(*command, "--tokenizer", "words")
     assert code == 0, err
     BertTokenizer(vocab=VOCABULARY).save_pretrained("model")
     swapped = {**VOCABULARY, "food": VOCABULARY["was"], "was": VOCABULARY["food"]}
     BertTokenizer(vocab=swapped).save_pretrained("others")
     code, _, err = hftune(*command, "--tokenizer", "others")
-    assert code == 2 and "vocabulary is not that of the checkpoint" in " ".join(err.split())
+    assert code == 2 and mentions(" ".join(err.split()), "vocabulary", "checkpoint")
 
 
 def test_disk_full_while_saving_loses_no_finished_checkpoint(
@@ -131,29 +133,29 @@ def test_a_saved_model_that_answers_differently_fails_the_run(
     monkeypatch.setattr(Classifier, "save", spoilt)
     code, _, err = hftune("classify", "--data", str(csv_folder(here / "data")), "--output", "run", *QUICK)
     assert code == 1
-    assert "not the model that was trained" in err
+    assert mentions(err, "model", "trained")
     assert not (here / "run" / "metrics.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
-        (["run"], "nothing to label"),
-        (["nowhere/at/all", "text"], "there is no folder"),
-        (["run", "text", "--file", "x"], "--file"),
-        (["run", "text", "--pair", "a", "--pair", "b"], "--pair"),
+        (["run"], ["nothing to label"]),
+        (["nowhere/at/all", "text"], ["folder", "nowhere/at/all"]),
+        (["run", "text", "--file", "x"], ["--file"]),
+        (["run", "text", "--pair", "a", "--pair", "b"], ["--pair"]),
     ],
 )
 def test_bad_predict(
-    arguments: list[str], says: str, here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], expected: list[str], here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     code, _, err = hftune("predict", *arguments)
-    if says == "nothing to label":
+    if expected == ["nothing to label"]:
         # The runner gives an empty, piped standard input: there is nothing in it to label either.
         assert code == 2
         return
-    assert (code, says in err) == (2, True), err
+    assert code == 2 and mentions(err, *expected), err
 
 
 def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
@@ -161,12 +163,12 @@ def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
     plant_study(here / "study", plan, {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8})
     for command in (["predict", "study", "text"], ["evaluate", "study"]):
         code, _, err = hftune(*command)
-        assert code == 2 and "study is a study, which holds many runs" in err
+        assert code == 2 and mentions(err, "study is a study")
         assert "validation selected study/runs/learning_rate=0.01/seed-1" in err
     code, _, err = hftune("report", "nope")
-    assert code == 2 and "expected a run or a study, but nope does not exist" in err
+    assert code == 2 and mentions(err, "run or a study", "nope")
 
 
 def test_a_mistyped_split_is_refused_before_anything_is_loaded(here: Path, hftune: Hftune) -> None:
     code, _, err = hftune("evaluate", "no/such/run", "--split", "tset")
-    assert code == 2 and "there is no split 'tset'" in err and "did you mean 'test'?" in err
+    assert code == 2 and mentions(err, "split 'tset'") and mentions(err, "mean 'test'")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hftune.assets import recipes_dir
-from hftune.config import RecipeError, catalogue, load_recipe
-from hftune.config.shipped import NOT_RECIPES
+from hftune.config.document import RecipeError
+from hftune.config.shipped import NOT_RECIPES, catalogue
+from hftune.files import recipes_dir
+from hftune.recipe import load_recipe
 
 AT_LEAST = 4
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import mentions
 
-from hftune.config.data import LabeledData
-from hftune.data import DATASETS, load
-from hftune.data.checks import Bin, Check, Leak, check
-from hftune.data.near import THRESHOLD, near_pairs
+from hftune.data.checks import THRESHOLD, Check, Leak, LengthBin, check, is_shifted, label_shifts, near_pairs
+from hftune.data.load import load
+from hftune.data.locate import DATASETS
+from hftune.data.settings import LabeledData
 
 NOUNS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
 
@@ -107,10 +109,10 @@ def test_planted_faults_are_counted(tmp_path: Path) -> None:
     assert found.conflict_examples[0].text == texts[1]
     assert found.conflict_examples[0].labels == {"no": 1, "yes": 1}
     assert (part.median_length, part.longest, part.truncated, found.unit) == (30, 30, 1.0, "words")
-    assert part.lengths == (Bin(0, 8, 0), Bin(9, 16, 0), Bin(17, 32, 43))
-    assert "2 rows (16.7%) of validation are word for word in train" in found.findings
-    assert "1 row (8.3%) of validation is nearly the same as a row of train" in found.findings
-    assert "at least 100.0% of train are cut at 29 tokens" in found.findings
+    assert part.lengths == (LengthBin(0, 8, 0), LengthBin(9, 16, 0), LengthBin(17, 32, 43))
+    assert mentions(found.findings, "2 rows", "16.7%", "validation", "train")
+    assert mentions(found.findings, "1 row", "8.3%", "validation", "train")
+    assert mentions(found.findings, "100.0% of train", "29 tokens")
 
 
 def test_tokens_are_counted_where_a_counter_is_given(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_tokens_are_counted_where_a_counter_is_given(tmp_path: Path) -> None:
     assert found.unit == "tokens"
     assert found.splits["train"].longest == 42
     assert found.splits["train"].truncated == pytest.approx(11 / 20)
-    assert "55.0% of train are cut at 21 tokens" in found.findings
+    assert mentions(found.findings, "55.0% of train", "21 tokens")
 
 
 def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
     found = checked(tmp_path, {"train": rows, "validation": rows[:2], "test": [{"text": "row 1"}]})
     assert found.splits["test"].labels == {}
     assert found.splits["validation"].labels == {"0": 1, "1": 1, "2": 0}
-    assert "validation has no row of 1 label: 2" in found.findings
+    assert mentions(found.findings, "validation", "1 label", 2)
     assert found.conflicts == 0
 
 
@@ -140,7 +142,7 @@ def test_a_test_split_without_labels_is_checked_too(tmp_path: Path) -> None:
 def test_an_embedded_dataset_is_clean(name: str) -> None:
     assert DATASETS[name].name == name
     splits = load(LabeledData(dataset_name=name))
-    assert all("was made from train" in note for note in splits.notes)  # boolq-mini has no test file, as BoolQ
+    assert all(mentions(note, "test", "train") for note in splits.notes)  # boolq-mini has no test file, as BoolQ
     found = check(splits, 512)
     assert found.conflicts == 0
     assert all(leak.exact == 0 for leak in found.leaks)
@@ -148,3 +150,34 @@ def test_an_embedded_dataset_is_clean(name: str) -> None:
     counts = DATASETS[name].row_counts()
     assert sum(part.rows for part in found.splits.values()) == sum(counts.values())
     assert found.splits["validation"].rows == counts["validation"]
+
+
+def labeled(shares: dict[int, int]) -> list[dict[str, Any]]:
+    """Rows without repeated texts, of each label as many as stated."""
+    return [
+        {"text": f"{label} {i} {id(shares)}", "label": label} for label, rows in shares.items() for i in range(rows)
+    ]
+
+
+def test_label_shares_of_validation_that_differ_strongly_are_a_finding(tmp_path: Path) -> None:
+    # A real case: most training reviews have four stars, and validation was drawn with equal shares.
+    train = labeled({1: 140, 2: 240, 3: 460, 4: 700, 5: 460})
+    even = labeled(dict.fromkeys(range(1, 6), 100))
+    found = checked(tmp_path, {"train": train, "validation": even, "test": train[::10]})
+    assert mentions(found.findings[0], "validation", "'4' 35% and 20%", "'1' 7% and 20%", "task.class_weights=auto")
+    assert not mentions(found.findings, "shares", "test")
+    (tmp_path / "validation.jsonl").unlink()
+    assert not label_shifts(load(LabeledData(dataset_name=str(tmp_path)))), "validation is drawn from train"
+
+
+def test_small_samples_and_small_differences_are_no_shift() -> None:
+    draw = random.Random(0)
+    shares = (7, 12, 23, 35, 23)
+    for rows in (5, 20, 50, 200):
+        for _ in range(300):
+            splits = [Counter(draw.choices(range(5), shares, k=size)) for size in (1000, rows)]
+            assert not is_shifted(*splits), splits
+    assert not is_shifted({0: 50_000, 1: 50_000}, {0: 54_000, 1: 46_000}), "certain, but small"
+    assert not is_shifted({0: 8, 1: 2}, {0: 2, 1: 8}), "large, but chance"
+    assert is_shifted({0: 800, 1: 200}, {0: 20, 1: 80})
+    assert not is_shifted(Counter(range(1000)), Counter(range(500)))

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from facts import mentions
 
-from hftune.config.data import LabeledData
-from hftune.data import Splits, load
 from hftune.data.columns import find_unlabeled
+from hftune.data.load import load
+from hftune.data.settings import LabeledData
+from hftune.data.splits import Splits
 
 WORDS = ("good", "bad", "plain")
 
@@ -241,17 +243,17 @@ def test_a_test_split_may_have_no_labels(tmp_path: Path, how: str) -> None:
     splits = read(tmp_path)
     assert list(splits.named["test"]["label"]) == [-1] * 5
     assert splits.labels == ("0", "1")
-    assert "test has no labels: it gets predictions and no scores" in splits.notes
+    assert mentions(splits.notes, "test", "predictions", "scores")
 
 
-def test_made_splits_are_stratified_seeded_and_said(tmp_path: Path) -> None:
+def test_made_splits_are_stratified_seeded_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     write_jsonl(path, rows_of(400, ("a", "a", "a", "b")))
     splits = read(path, validation_size=0.1, test_size=0.2)
     assert Counter(names(splits, "validation")) == {"a": 30, "b": 10}
     assert Counter(names(splits, "test")) == {"a": 60, "b": 20}
     assert len(gathered(splits)) == 400
-    assert "validation was made from train: 40 rows, stratified, seed 0" in splits.notes
+    assert mentions(splits.notes, "validation", "train: 40 rows", "seed 0")
     again = read(path, validation_size=0.1, test_size=0.2)
     assert again.fingerprints == splits.fingerprints
     other = read(path, validation_size=0.1, test_size=0.2, split_seed=1)
@@ -275,7 +277,7 @@ def test_given_splits_are_never_touched(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "dev.jsonl", rows_of(30, tag="validation"))
     write_jsonl(tmp_path / "test.jsonl", rows_of(30, tag="test"))
     whole = read(tmp_path)
-    few = read(tmp_path, max_train_samples=10, split_seed=7, validation_size=0.4)
+    few = read(tmp_path, max_train_samples=10, split_seed=7)
     assert list(whole.train["text"]) == [row["text"] for row in rows_of(100)]
     assert [whole.fingerprints[s] == few.fingerprints[s] for s in ("train", "validation", "test")] == [
         False,
@@ -298,8 +300,8 @@ def test_subsets_are_nested_stratified_and_seeded(tmp_path: Path) -> None:
     assert all(abs(counts[label] - share * 500) <= 1 for label, share in (("a", 0.7), ("b", 0.2), ("c", 0.1)))
     assert loaded[0].labels == loaded[-1].labels == ("a", "b", "c", "rare")
     assert read(tmp_path, max_train_samples=50, split_seed=3).fingerprints["train"] != loaded[2].fingerprints["train"]
-    assert "train is 50 of 1,001 rows, stratified, seed 0" in loaded[2].notes
-    assert "2 training rows can't show all 4 labels" in loaded[0].notes
+    assert mentions(loaded[2].notes, "train", "50 of 1,001 rows", "seed 0")
+    assert mentions(loaded[0].notes, "2 training rows", "4 labels")
 
 
 def test_a_subset_does_not_move_the_made_splits(tmp_path: Path) -> None:
@@ -321,7 +323,7 @@ def test_fingerprints_follow_content_alone(tmp_path: Path) -> None:
     assert one.fingerprints["validation"] != read(tmp_path / "two").fingerprints["validation"]
 
 
-def test_blank_rows_are_left_out_and_said(tmp_path: Path) -> None:
+def test_blank_rows_are_left_out_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "blank.csv"
     write_csv(path, [*rows_of(20), {"text": " ", "label": ""}])
     splits = read(path)

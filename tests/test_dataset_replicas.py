@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from dataset_replicas import CONVERTED, HELD_OUT, REPLICAS, TRAIN, encode, publish
+from facts import mentions
 from hub_client import Client
 
 BRIEF = ("--model", "scratch:bert-tiny", "--set", "model.vocab_size=300", "--set", "train.max_steps=4")
 BRIEF += ("--batch-size", "8", "--max-length", "16")
 LOAD = """
 import datasets, json, os
-from hftune.config.data import LabeledData
-from hftune.data import load
+from hftune.data.settings import LabeledData
+from hftune.data.load import load
 from hftune.errors import HftuneError
 
 seen = []
@@ -66,8 +67,8 @@ class Refused:
 
 
 def glue(subset: str, *labels: str, pair: bool = True, hidden: bool = True, notes: tuple[str, ...] = ()) -> Works:
-    said = (*notes, *(["test has no labels: it gets predictions and no scores"] if hidden else []))
-    return Works("nyu-mll/glue", {"dataset_config_name": subset}, labels, pair, notes=said, hidden_test=hidden)
+    output = (*notes, *(["test has no labels: it gets predictions and no scores"] if hidden else []))
+    return Works("nyu-mll/glue", {"dataset_config_name": subset}, labels, pair, notes=output, hidden_test=hidden)
 
 
 EMOTIONS = ("sadness", "joy", "love", "anger", "fear", "surprise")
@@ -213,7 +214,7 @@ REFUSED = (
     ),
     Refused("tester/scripted", FROM_HUB, (f"no revision '{CONVERTED}'",), ("data.dataset_revision",)),
     Refused(
-        "stanfordnlp/imbd", {}, ("no dataset on the Hub that you can read",), ("did you mean 'stanfordnlp/imdb'?",)
+        "stanfordnlp/imbd", {}, ("nor a dataset on the Hub that you can read",), ("did you mean 'stanfordnlp/imdb'?",)
     ),
 )
 QUICK = tuple(
@@ -321,8 +322,8 @@ def test_each_replica_is_trained_on_and_used(client: Client, replicas: None, cas
 def test_each_refusal_comes_before_training(client: Client, replicas: None, case: Refused) -> None:
     done = client.hftune("classify", "--data", case.repo, *flags(case.settings), *BRIEF, "--output", "run")
     assert done.returncode == 2
-    said = " ".join(done.stderr.split())
-    assert all(part in said for part in (*case.message, *case.hint)), said
+    output = " ".join(done.stderr.split())
+    assert all(part in output for part in (*case.message, *case.hint)), output
     assert "Traceback" not in done.stderr and not (client.home / "run/model").exists()
 
 
@@ -371,13 +372,13 @@ def test_gated_private_and_unanswered(client: Client, replicas: None) -> None:
     anonymous, hidden = load_all(client, [gated, secret])
     assert "is gated" in anonymous["message"] and "not logged in" in anonymous["message"]
     assert f"{hub.url}/datasets/allenai/wildguardmix" in anonymous["hint"] and "hf auth login" in anonymous["hint"]
-    assert "no dataset on the Hub that you can read" in hidden["message"] and "if it is private" in hidden["hint"]
+    assert mentions(hidden["message"], "dataset", "Hub") and mentions(hidden["hint"], "private")
 
     waiting, foreign = load_all(client, [gated, secret], token=stranger)
-    assert "your account has no access" in waiting["message"] and "ask for access" in waiting["hint"]
-    assert "no dataset on the Hub that you can read" in foreign["message"]
+    assert mentions(waiting["message"], "no access") and mentions(waiting["hint"], "access")
+    assert mentions(foreign["message"], "dataset", "Hub")
     (wrong,) = load_all(client, [gated], token="hf_expired")
-    assert "401" in wrong["message"] and "your token is not valid" in wrong["hint"]
+    assert "401" in wrong["message"] and mentions(wrong["hint"], "token", "valid")
 
     assert load_all(client, [gated], token=member)[0]["labels"] == ["neg", "pos"]
     assert load_all(client, [secret], token=hub.token)[0]["labels"] == ["neg", "pos"]
@@ -394,7 +395,7 @@ def test_a_conversion_in_parts_and_its_cache(client: Client, replicas: None) -> 
     hub.add_dataset(name, files, revision=CONVERTED)
     read, again = load_all(client, [{"dataset_name": name, "dataset_revision": CONVERTED}, {"dataset_name": name}])
     assert tuple(read["sizes"].values()) == (TRAIN * 2, HELD_OUT, HELD_OUT)
-    assert "the Hub converted only the first part of train" in read["notes"]
+    assert mentions(read["notes"], "Hub", "first part of train")
     assert "loading script (long_nli.py)" in again["message"]
 
 
@@ -411,7 +412,7 @@ def test_what_was_read_once_is_read_offline(client: Client, replicas: None) -> N
     for case in load_all(
         client, [rte | {"dataset_config_name": "wnli"} | away, conversion | {"dataset_config_name": "boolq"} | away]
     ):
-        assert "the Hub can't be reached" in case["message"] and "not in the cache" in case["message"]
+        assert mentions(case["message"], "Hub", "reached") and mentions(case["message"], "not in the cache")
 
 
 def test_examples_with_holes_do_not_stop_a_published_dataset(client: Client) -> None:
@@ -423,13 +424,12 @@ def test_examples_with_holes_do_not_stop_a_published_dataset(client: Client) -> 
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         client.hub.add_dataset(f"tester/{name}", {"train.jsonl": lines, "validation.jsonl": lines})
     kept, left = load_all(client, [{"dataset_name": f"tester/{name}", **held} for name in ("pairs", "single")])
-    assert (
-        kept["sizes"] == {"train": 24, "validation": 24}
-        and "tester/pairs (train): 1 pair with one empty text kept" in kept["notes"]
+    assert kept["sizes"] == {"train": 24, "validation": 24} and mentions(
+        kept["notes"], "tester/pairs (train)", "1 pair", "empty"
     )
     assert left["sizes"] == {"train": 22, "validation": 22}
-    assert "tester/single (train): 1 row with no text in 'text' left out" in left["notes"]
-    assert "tester/single (train): 1 row that the source marks as unlabeled left out" in left["notes"]
+    assert mentions(left["notes"], "tester/single (train)", "1 row", "'text'")
+    assert mentions(left["notes"], "tester/single (train)", "1 row", "unlabeled")
 
 
 def test_several_labels_and_unused_columns(client: Client) -> None:
@@ -446,5 +446,5 @@ def test_several_labels_and_unused_columns(client: Client) -> None:
     several, copa = load_all(
         client, [{"dataset_name": "tester/go"}, {"dataset_name": "tester/copa", "validation_split_name": "test"}]
     )
-    assert "expected one label, got [0, 4]" in several["message"] and "multi-label" in several["hint"]
-    assert "columns that are not used: 'premise', 'choice1', 'choice2'" in "\n".join(copa["notes"])
+    assert mentions(several["message"], "one label", "[0, 4]") and "multi-label" in several["hint"]
+    assert mentions("\n".join(copa["notes"]), "'premise', 'choice1', 'choice2'")

@@ -40,9 +40,9 @@ def test_the_lower_bounds_are_those_of_the_dependencies_and_the_extras(tmp_path:
     text = '[project]\nname = "x"\ndependencies = [{}]\n[project.optional-dependencies]\nmore = ["x[y]", "b>=2.1,<3"]'
     written.write_text(text.format('"a>=1.0"'), encoding="utf-8")
     assert lower_bounds.lower_bounds(written) == {"a": "1.0", "b": "2.1"}
-    for wrong, said in (('"a"', "'a'"), ('"a<2"', "'a<2'"), ('"b>=2.0"', "two lower bounds")):
+    for wrong, output in (('"a"', "'a'"), ('"a<2"', "'a<2'"), ('"b>=2.0"', "two lower bounds")):
         written.write_text(text.format(wrong), encoding="utf-8")
-        with pytest.raises(SystemExit, match=said):
+        with pytest.raises(SystemExit, match=output):
             lower_bounds.lower_bounds(written)
 
 

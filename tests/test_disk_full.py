@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_case import differences, recipe, remains, sitting, write_data
+from crash_case import differences, recipe, remains, train_session, write_data
 from forks import joined, start
 from soak import Log, Prover, live, outcome
 
-from hftune import verify
 from hftune.errors import RunFailed
-from hftune.pipeline import train
+from hftune.pipeline import verify
+from hftune.pipeline.train import train
 from hftune.training.checkpoints import fault, listed, step_of
 
 NEW_USER, NEW_MOUNTS, REMOUNT, PRIVATE = 0x10000000, 0x00020000, 32, 1 << 18
@@ -60,13 +60,13 @@ def train_on(place: Path, size: int, wanted: Any, expected: Path) -> None:
     """Train until the disk is full, look at what is left, make room, go on, compare with an uninterrupted run."""
     small_disk(place, size)
     with pytest.raises(RunFailed, match="disk is full") as failed:
-        sitting(wanted, place / "run")
+        train_session(wanted, place / "run")
     assert "--resume" in failed.value.hint
     steps = whole_checkpoints(place / "run")
     assert steps[:2] == [3, 6] and f"checkpoint-{steps[-1]} is intact" in failed.value.message
     assert not list((place / "run" / "checkpoints").glob(".*")), "nothing half written is left in the way"
     grow(place, 100 * size)
-    sitting(wanted, place / "run", resume=True)
+    train_session(wanted, place / "run", resume=True)
     assert differences(remains(place / "run"), remains(expected)) == []
 
 
@@ -76,7 +76,7 @@ def test_a_full_disk_in_a_save(home: Path, tmp_path: Path, share: float) -> None
     wanted = recipe(home, "span", **{"train.eval_steps": 3})
     expected = home / "span"
     if not expected.exists():
-        sitting(wanted, expected)
+        train_session(wanted, expected)
     pages = [-(-path.stat().st_size // 4096) for path in (expected / "checkpoints" / "checkpoint-3").iterdir()]
     size = 4096 * int(sum(pages) * (2 + share) + 8)
     (code,) = joined([start(train_on, tmp_path / "disk", size, wanted, expected)])
@@ -88,14 +88,14 @@ def test_a_full_disk_in_a_save(home: Path, tmp_path: Path, share: float) -> None
 def whole_run_on(place: Path, size: int, wanted: Any, expected: Path) -> None:
     """The pipeline on a disk that may be full at any stage, then on one that is large enough."""
     small_disk(place, size)
-    verify._STANDING.append(Prover())  # type: ignore[arg-type]
+    verify._SERVERS.append(Prover())  # type: ignore[arg-type]
     try:
-        train(wanted, place / "run", resume=True, listener=Log(Path(f"{place}.log")))
+        train(wanted, place / "run", resume=True, progress=Log(Path(f"{place}.log")))
     except RunFailed as failed:
         assert "disk is full" in failed.message and "--resume" in failed.hint, failed
         before = whole_checkpoints(place / "run")
         grow(place, 100 * size)
-        train(wanted, place / "run", resume=True, listener=Log(Path(f"{place}.log")))
+        train(wanted, place / "run", resume=True, progress=Log(Path(f"{place}.log")))
         assert set(before) <= set(whole_checkpoints(place / "run"))
     assert differences(outcome(place / "run"), outcome(expected)) == []
 

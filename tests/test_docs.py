@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,17 @@ import pytest
 import yaml
 from typer.core import TyperOption
 
-from hftune import cli
-from hftune.cli import ALIASES, COMMANDS
-from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
-from hftune.config import catalogue, load_recipe
-from hftune.config.kinds import all_settings, section_kinds, section_names
-from hftune.config.names import is_switch, known_names
-from hftune.config.train import REFUSED, REMOVED, TrainSection
+from hftune.cli import commands as cli
+from hftune.cli.commands import ALIASES, COMMANDS
+from hftune.cli.options import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
+from hftune.config.shipped import catalogue
 from hftune.config.training_arguments import argument_fields
-from hftune.studies.plan import check, read_plan
+from hftune.methods.peft import config_fields, trainable_types
+from hftune.pipeline.names import is_switch, known_names
+from hftune.recipe import Recipe, load_recipe
+from hftune.studies.plan import check
+from hftune.studies.request import read_plan
+from hftune.training.settings import REFUSED, REMOVED, TrainSection
 
 ROOT = Path(__file__).parent.parent
 PATTERNS = ("*.md", "docs/*.md", "data/*/README.md", "benchmarks/*.md", "recipes/**/*.yaml", "recipes/**/*.sbatch")
@@ -45,12 +46,14 @@ def tracked() -> list[str]:
     return listed.stdout.split() if listed.returncode == 0 else []
 
 
-def readme() -> str:
-    return (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_is_one_screen() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 90
 
 
-def test_the_tree_in_the_readme_is_the_tree_on_disk() -> None:
-    block = re.search(r"## What is where\n+```\n(.*?)```", readme(), re.DOTALL)
+def test_the_files_in_architecture_are_the_files_on_disk() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    block = re.search(r"## Files\n+```\n(.*?)```", page, re.DOTALL)
     assert block is not None
     listed = []
     for line in block[1].splitlines():
@@ -58,16 +61,25 @@ def test_the_tree_in_the_readme_is_the_tree_on_disk() -> None:
         listed.append(f"hftune/{name}" if line.startswith("  ") else name)
     assert len(listed) > 15
     for name in listed:
-        assert (ROOT / name).exists(), f"the README lists {name}, which is not there"
+        assert (ROOT / name).exists(), f"ARCHITECTURE.md lists {name}, which is not there"
     folders = {f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
     folders &= {f"{name.split('/')[0]}/" for name in tracked()} or folders
     packages = {f"hftune/{path.parent.name}/" for path in (ROOT / "hftune").glob("*/__init__.py")}
     assert folders | packages <= set(listed), (folders | packages) - set(listed)
 
 
-def test_every_command_is_in_the_readme_and_the_other_way_round() -> None:
-    named = set(re.findall(r"^\| `hftune (\w+)", readme(), re.MULTILINE))
-    assert named == set(COMMANDS)
+def test_the_table_of_commands_has_every_command() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `hftune (\w+)", page, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    target = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert target is not None
+    commands = [line.removeprefix("\t$(BIN)/") for line in target[1].splitlines()]
+    assert [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]] == commands
 
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
@@ -80,7 +92,7 @@ def test_a_recipe_opens_with_the_command_that_runs_it(entry: object) -> None:
 
 def test_every_setting_of_a_method_is_in_its_document() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    settings = {name for section in section_kinds("method").values() for name in section.model_fields} - {"kind"}
+    settings = {name for section in Recipe.section_kinds("method").values() for name in section.model_fields} - {"kind"}
     assert len(settings) >= 10
     assert {name for name in settings if f"`{name}`" not in text} == set()
 
@@ -98,8 +110,8 @@ def test_tables_and_config_kinds_are_the_same() -> None:
     from hftune.methods import METHODS
     from hftune.tasks import TASKS
 
-    assert set(TASKS) == set(section_kinds("task"))
-    assert set(METHODS) == set(section_kinds("method"))
+    assert set(TASKS) == set(Recipe.section_kinds("task"))
+    assert set(METHODS) == set(Recipe.section_kinds("method"))
 
 
 def test_links_in_documents_lead_somewhere() -> None:
@@ -165,7 +177,7 @@ ALL_COMMANDS = sorted({(page.relative_to(ROOT).as_posix(), *words) for page in P
 @pytest.fixture
 def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that commands of the documents name; commands that train stop at the recipe."""
-    from hftune.cli import sweep, train
+    from hftune.cli import boolq, sweep, train
 
     (tmp_path / "runs" / "a" / "checkpoints" / "checkpoint-500").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "recipe.yaml").write_text("train: {seed: 1}\n", encoding="utf-8")
@@ -175,19 +187,13 @@ def no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.yaml").write_text(study, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
-    def resolve(typed: Any, *, task: str, recipe: str | None, default: str | None) -> None:
-        train._recipe(typed, recipe, task, default, resumes=False)
+    def resolve(typed: Any, *, recipe: str | None, default: str | None, suits_all: bool = False) -> None:
+        train._recipe(typed, recipe, default, suits_all=suits_all)
 
-    def plan(**given: Any) -> None:
-        names = ("study", "recipe", "grid", "settings", "sets", "seeds", "test", "search")
-        values = {name: given.get(name) for name in names} | {"settings": given.get("settings") or {}}
-        sweep._plan(*values.values())
-
-    for name in TRAINS:  # all before the first is replaced: each imports the function from another of them
-        import_module(f"hftune.cli.{name}")
-    for name in TRAINS:
-        monkeypatch.setattr(f"hftune.cli.{name}.run_training", resolve)
-    monkeypatch.setattr(sweep, "carry_out", plan)
+    for module in (train, boolq):
+        monkeypatch.setattr(module, "run_training", resolve)
+    for name in ("_train", "_estimate"):  # the plan is made and checked
+        monkeypatch.setattr(sweep, name, lambda *given: None)
     return tmp_path
 
 
@@ -201,7 +207,7 @@ def test_every_command_in_the_documents_can_be_typed(line: tuple[str, ...], no_w
         if word in ("--data_dir", "--data-dir"):
             (no_work / typed[place + 1]).mkdir(parents=True, exist_ok=True)
     command: Any = cli.load_command(ALIASES.get(name, name))
-    arguments = typed if name in cli.WITH_ARGUMENTS_OF_OTHERS else [cli.dashed(word) for word in typed]
+    arguments = typed if name in cli.WITH_LAUNCHER_ARGUMENTS else [cli.dashed(word) for word in typed]
     while hasattr(command, "commands"):
         if not arguments:
             return
@@ -210,8 +216,7 @@ def test_every_command_in_the_documents_can_be_typed(line: tuple[str, ...], no_w
         if name in (*TRAINS, "sweep"):
             command.invoke(context)
         elif isinstance(command, SettingsCommand):
-            given = {key: value for key, value in context.meta[GIVEN].items() if key not in NOT_SETTINGS}
-            resolve_settings(given, None)
+            resolve_settings(context.meta[GIVEN], None)
 
 
 def every_flag() -> set[str]:
@@ -239,8 +244,9 @@ def test_every_flag_in_the_documents_exists() -> None:
 
 
 def test_every_setting_in_the_documents_exists() -> None:
-    known = {*all_settings(), *(f"train.{name}" for name in argument_fields())}
-    key = re.compile(rf"(?<![\w./-])(?:{'|'.join(section_names())})\.[a-z_0-9]+(?!\.?[\w/(-])")
+    known = {*Recipe.all_settings(), *(f"train.{name}" for name in argument_fields())}
+    known |= {f"method.{name}" for kind in trainable_types() for name in config_fields(kind)}
+    key = re.compile(rf"(?<![\w./-])(?:{'|'.join(Recipe.section_names())})\.[a-z_0-9]+(?!\.?[\w/(-])")
     files = re.compile(r".*\.(?:txt|csv|tsv|jsonl?|py|md|yaml|onnx|safetensors|parquet|sbatch|gz)")
     pages = [*PAGES, ROOT / "accelerate_config.yaml"]
     named = {(page.name, found) for page in pages for found in key.findall(page.read_text(encoding="utf-8"))}
@@ -255,7 +261,7 @@ def test_yaml_in_the_documents_is_in_order(no_work: Path) -> None:
         for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             snippet = no_work / "snippet.yaml"
             snippet.write_text(block, encoding="utf-8")
-            if yaml.safe_load(block).keys() <= set(section_names()):
+            if yaml.safe_load(block).keys() <= set(Recipe.section_names()):
                 load_recipe(snippet)
             else:
                 check(read_plan(snippet))

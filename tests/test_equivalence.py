@@ -19,7 +19,7 @@ import psutil
 import pytest
 from equivalence import Intended, compare, exit_code
 
-from hftune.pipeline import train
+from hftune.pipeline.train import train
 
 SCRIPT = Path(equivalence.__file__).resolve()
 
@@ -324,9 +324,9 @@ def test_probes_find_what_they_need_in_this_checkout(name: str) -> None:
 
 def test_moved_code_is_found_by_its_definition() -> None:
     found = equivalence_driver.locate("hftune.no_such_module:RankBatches")
-    assert found is equivalence_driver.locate("hftune.training.sampler:RankBatches")
+    assert found is equivalence_driver.locate("hftune.training.inputs:RankBatches")
     with pytest.raises(equivalence_driver.NotComparable, match="NoSuchName"):
-        equivalence_driver.locate("hftune.training.sampler:NoSuchName")
+        equivalence_driver.locate("hftune.training.inputs:NoSuchName")
 
 
 def test_renamed_parameters_are_found() -> None:
@@ -339,7 +339,6 @@ def test_renamed_parameters_are_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("standing_proof")
 def test_a_real_training_equals_itself_and_not_one_with_another_seed(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     home = crash_case.write_data(tmp_path / "home")

@@ -6,9 +6,11 @@ import logging
 
 import numpy as np
 import pytest
+from facts import mentions
 
 from hftune.errors import HftuneError
 from hftune.evaluation import baselines
+from hftune.tasks import answer_baselines
 
 pytestmark = pytest.mark.numeric
 
@@ -40,14 +42,14 @@ def test_majority_is_that_of_train_not_of_the_scored_split() -> None:
     assert found["majority"]["test"]["accuracy"] == pytest.approx(1 / 3)
 
 
-def test_the_two_texts_of_a_pair_are_told_apart() -> None:
+def test_the_two_texts_of_a_pair_are_distinguished() -> None:
     first, second = ["red", "blue"] * 30, ["blue", "red"] * 30
     gold = [0, 1] * 30
     split = {"validation": (["red", "blue"], ["blue", "red"], [0, 1])}
     found = baselines.classification_baselines(first, second, gold, split, LABELS)
     assert found["tfidf"]["validation"]["accuracy"] == 1.0
     # Only the second text differs here: a bag that read the first alone would give both rows one label.
-    fitted = baselines.fit_baselines(["same"] * 60, second, gold, LABELS)["tfidf"]
+    fitted = baselines.BagOfWords.fit(["same"] * 60, second, gold, 2)
     assert fitted.logits(["same", "same"], ["blue", "red"]).argmax(axis=1).tolist() == [0, 1]
 
 
@@ -59,12 +61,11 @@ def test_word_order_counts_through_word_pairs() -> None:
 
 def test_probabilities_by_row_and_unseen_label() -> None:
     texts, gold = planted(60, 1)
-    fitted = baselines.fit_baselines(texts, None, gold, ("no", "yes", "never"))
-    logits = fitted["tfidf"].logits(texts, None)
+    logits = baselines.BagOfWords.fit(texts, None, gold, 3).logits(texts, None)
     assert logits.shape == (60, 3)
     assert np.exp(logits).sum(axis=1) == pytest.approx(np.ones(60))
     assert (logits[:, 2] < -20).all()
-    assert np.isfinite(fitted["majority"].logits(texts, None)).all()
+    assert np.isfinite(baselines.Majority.fit(gold, 3).logits(texts, None)).all()
 
 
 def test_signs_without_letters_and_blank_second_texts_are_no_obstacle() -> None:
@@ -88,8 +89,8 @@ def test_what_was_cut_short_is_noted_beside_the_scores(
     with caplog.at_level(logging.WARNING):
         found = baselines.classification_baselines(texts, None, gold, {"validation": (texts, None, gold)}, LABELS)
     note = found["tfidf"]["validation"]["note"]
-    assert "fitted on 40 of 60 training rows" in note
-    assert "not converged after 1 iterations" in note
+    assert mentions(note, "40 of 60")
+    assert mentions(note, "converge", "1 iteration")
     assert "not converged" in caplog.text
     assert "note" not in found["majority"]["validation"]
 
@@ -102,9 +103,9 @@ def test_unusable_training_rows_are_refused(texts: list[str], gold: list[int], w
 
 def test_constant_answer() -> None:
     gold = ["London", "Paris ", "London\n", "Rome"]
-    assert baselines.constant_answer(gold, "London") == 0.5
-    assert baselines.constant_answer(gold, "london") == 0.0
-    assert baselines.commonest_answer(gold) == "London"
-    assert baselines.commonest_answer(["b", "a"]) == "a"
+    assert answer_baselines.constant_answer(gold, "London") == 0.5
+    assert answer_baselines.constant_answer(gold, "london") == 0.0
+    assert answer_baselines.most_frequent_answer(gold) == "London"
+    assert answer_baselines.most_frequent_answer(["b", "a"]) == "a"
     with pytest.raises(HftuneError, match="no answers"):
-        baselines.constant_answer([], "London")
+        answer_baselines.constant_answer([], "London")

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.evaluation import calibration as cal
+from hftune.evaluation import metrics as cal
 
 pytestmark = pytest.mark.numeric
 
@@ -28,7 +28,7 @@ def test_bins_hold_what_was_planted() -> None:
     assert bins[0]["high"] == pytest.approx(0.6)  # the upper edge belongs to the bin
     assert bins[1] == pytest.approx({"low": 0.6, "high": 2 / 3, "confidence": 0.63, "accuracy": 0.5, "count": 2})
     assert bins[2]["high"] == 1.0
-    error = cal.expected_calibration_error(probabilities, np.array([0, 1, 0, 0, 0]))
+    error = cal.expected_calibration_error(bins)
     assert error == pytest.approx((0.4 * 1 + 0.13 * 2 + 0.015 * 2) / 5)
 
 
@@ -49,7 +49,7 @@ def test_temperature_mends_an_overconfident_model_on_the_split_it_was_not_fitted
     assert report["temperature"] == cal.fit_temperature(*drawn(4000, 3.0, 1))
 
 
-def test_without_dev_nothing_is_fitted() -> None:
+def test_without_validation_nothing_is_fitted() -> None:
     report = cal.calibration({"test": drawn(100, 3.0)})
     assert report["temperature"] is None
     assert report["fitted_on"] is None
@@ -65,10 +65,10 @@ def test_temperature_stays_within_bounds_and_never_makes_its_split_worse() -> No
     gold = np.arange(4000) % 4
     nearly = np.eye(4)[gold] * 0.1
     nearly[0] = nearly[0][::-1]
-    assert cal.fit_temperature(nearly, gold) == pytest.approx(cal.COLDEST, rel=1e-3)
+    assert cal.fit_temperature(nearly, gold) == pytest.approx(cal.MIN_TEMPERATURE, rel=1e-3)
     noise = np.random.default_rng(0).normal(scale=9, size=(4000, 4))
     hot = cal.fit_temperature(noise, gold)
-    assert 5 < hot <= cal.HOTTEST
+    assert 5 < hot <= cal.MAX_TEMPERATURE
     rows = np.arange(4000)
     assert -log_softmax(noise / hot, axis=1)[rows, gold].mean() < -log_softmax(noise, axis=1)[rows, gold].mean()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,16 +11,16 @@ from typing import Any
 
 import crash_case
 import pytest
+from facts import mentions
 from tiny import rows, write_csv
 
-from hftune import cli
-from hftune.cli.flags import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
-from hftune.config import load_recipe, recipe_yaml
-from hftune.config.kinds import all_settings, owners, spellings
-from hftune.config.names import from_names
-from hftune.config.train import REMOVED
+from hftune.cli import commands as cli
+from hftune.cli.options import GIVEN, SettingsCommand, resolve_settings
 from hftune.errors import HftuneError
-from hftune.runs.aside import move_aside, point_to
+from hftune.pipeline.names import ELSEWHERE, TRAINER_ARGUMENTS, from_names, known_names
+from hftune.recipe import Recipe, load_recipe, recipe_yaml
+from hftune.runs.group import move_aside, update_moved_paths
+from hftune.training.settings import REMOVED
 
 Hftune = Any
 
@@ -28,7 +30,7 @@ def typed(command: str, *arguments: str) -> dict[str, Any]:
     made = cli.load_command(command)
     given = made.make_context(command, [cli.dashed(argument) for argument in arguments]).meta[GIVEN]
     task = made.task or "classify"
-    settings = resolve_settings({name: value for name, value in given.items() if name not in NOT_SETTINGS}, task)
+    settings = resolve_settings(given, task)
     load_recipe(None, settings, task=task)
     return settings
 
@@ -38,6 +40,7 @@ FLAGS: list[tuple[tuple[str, ...], str, Any]] = [
     (("-m", "a/b"), "model.model_name_or_path", "a/b"),
     (("--model_revision", "main", "--model", "a/b"), "model.model_revision", "main"),
     (("--model_type", "bert", "--model", "a/b"), "model.model_type", "bert"),
+    (("--model_type", "bert", "--model", "scratch:bert-tiny"), "model.model_type", "bert"),
     (("--tokenizer_name", "a/c"), "model.tokenizer_name", "a/c"),
     (("--dataset_name", "a/b"), "data.dataset_name", "a/b"),
     (("--dataset_config_name", "rte", "--dataset_name", "a/b"), "data.dataset_config_name", "rte"),
@@ -127,19 +130,19 @@ def test_a_flag_is_its_setting(arguments: tuple[str, ...], path: str, value: Any
 
 @pytest.mark.parametrize("task", ["classify", "joint", "answer", "span", "clm", "mlm"])
 def test_every_declared_setting_has_a_name_of_its_own_or_is_shadowed_by_a_nearer_one(task: str) -> None:
-    names = spellings(task)
+    names = Recipe.spellings(task)
     missing = [
         f"{section}.{name}"
-        for section, section_type in owners(task)
+        for section, section_type in Recipe.owners(task)
         for name in section_type.model_fields
         if name != "kind" and not names[name].endswith(f".{name}")
     ]
     assert not missing
-    assert set(names.values()) <= {*all_settings(), *(f"train.{name}" for name in names)}
+    assert set(names.values()) <= {*Recipe.all_settings(), *(f"train.{name}" for name in names)}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "facts"),
+    ("arguments", "expected"),
     [
         (("--lr", "1e-3", "--learning_rate", "2e-3"), ("train.learning_rate", "0.001", "0.002", "leave one")),
         (("--lr", "1e-3", "--lr", "2e-3"), ("given twice",)),
@@ -148,7 +151,7 @@ def test_every_declared_setting_has_a_name_of_its_own_or_is_shadowed_by_a_nearer
         (("--hub_token", "hf_x"), ("--hub-token", "HF_TOKEN")),
         (("--save_safetensors", "false"), ("--save-safetensors", "safetensors")),
         (("--logging_dir", "x"), ("--logging-dir", "TensorBoard")),
-        (("--mlm_alpha", "1"), ("--mlm-alpha", "no setting of task classify")),
+        (("--mlm_alpha", "1"), ("--mlm-alpha", "task classify")),
         (("--learning_rate",), ("--learning-rate", "expects a value")),
         (("--bf16", "maybe"), ("--bf16", "true or false", "maybe")),
         (("--push_to_hub", "me/it"), ("--hub-model-id me/it",)),
@@ -163,14 +166,19 @@ def test_every_declared_setting_has_a_name_of_its_own_or_is_shadowed_by_a_nearer
         (("--task_name", "yelp"), ("--data_dir",)),
         (("--task_name", "yelp", "--data_dir", "no-such-folder"), ("no-such-folder",)),
         (("--lr_scheduler_kwargs", "{a"), ("--lr-scheduler-kwargs",)),
-        (("--model_type", "bert"), ("model_type",)),
+        (("--model_type", "roberta"), ("model_type is roberta", "scratch:bert-tiny is a bert")),
+        (("--precision", "bf16-true"), ("--precision", "--bf16")),
+        (("--num_labels", "2"), ("--num-labels", "those of the data")),
+        (("--optimizer.lr", "1"), ("--optimizer.lr", "did you mean --lr?")),
+        (("--train.micro_batch_size", "1"), ("did you mean --per-device-train-batch-size?",)),
     ],
 )
-def test_what_can_not_be_meant_is_refused(hftune: Hftune, arguments: tuple[str, ...], facts: tuple[str, ...]) -> None:
+def test_what_can_not_be_meant_is_refused(
+    hftune: Hftune, arguments: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
     code, out, err = hftune("classify", "--data", "no-such-data", *arguments)
     assert code == 2 and not out
-    for fact in facts:
-        assert fact in " ".join(err.split()), err
+    assert mentions(err, *expected), err
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -184,10 +192,26 @@ def test_a_removed_name_is_reported_in_one_line(name: str, capsys: pytest.Captur
     assert f"--{name.replace('_', '-')}" in line and f"--{REMOVED[name].field.replace('_', '-')}" in line
 
 
+@pytest.mark.parametrize(("on", "current"), [(True, "group_by_length"), (False, "random")])
+def test_the_notice_of_a_removed_switch_names_its_value(on: bool, current: str) -> None:
+    (notice,) = from_names({"group_by_length": on}, "classify").notices
+    assert notice.endswith(f"train_sampling_strategy: {current}")
+
+
+def test_names_of_other_tools_have_a_hint_of_their_own() -> None:
+    """Each is unknown here, and each flag that its hint names exists."""
+    flags = {*known_names(None), "output_dir", "resume", "output", "do_train", "data", "method", "model"}
+    for name, hint in {**ELSEWHERE, **TRAINER_ARGUMENTS}.items():
+        assert name not in flags
+        named = re.findall(r"--([a-z][a-z0-9-]*)", re.sub(r"`[^`]*`", "", hint))
+        assert all(flag.replace("-", "_") in flags for flag in named), hint
+
+
 def test_glue_is_found_on_the_hub_or_in_a_folder(tmp_path: Path) -> None:
     found = typed("classify", "--task_name", "MRPC")
     assert found["data.dataset_name"] == "nyu-mll/glue" and found["data.dataset_config_name"] == "mrpc"
     assert (found["data.text_column_name"], found["data.text_pair_column_name"]) == ("sentence1", "sentence2")
+    assert found["task.metrics"] == ["f1"]
     assert typed("classify", "--task_name", "cola")["train.metric_for_best_model"] == "mcc"
     assert (
         typed("classify", "--task_name", "cola", "--metric_for_best_model", "loss")["train.metric_for_best_model"]
@@ -213,14 +237,23 @@ def test_help_is_short_and_help_all_is_complete(hftune: Hftune, command: str) ->
     assert code == 0 and "--adam-beta2" in everything and "--neftune-noise-alpha" in everything
     assert len(everything.splitlines()) > 2 * len(short.splitlines())
     assert "--fsdp" not in everything, "a refused field"
+    listed = " ".join(everything.split())
+    assert "default 0.999" in listed, "of --adam-beta2"
+    assert "one of epoch, steps, best]" in listed, "of --save-strategy"
 
 
 def test_help_says_what_the_setting_says(hftune: Hftune) -> None:
-    from hftune.config.train import TrainSection
+    from hftune.training.settings import TrainSection
 
     text = " ".join(hftune("classify", "--help")[1].split())
     sentence = " ".join(str(TrainSection.model_fields["learning_rate"].description).split())
     assert sentence in text
+
+
+def test_a_study_refuses_the_checkpoint_of_one_run(hftune: Hftune) -> None:
+    given = ("sweep", "--recipe", "classify/reviews", "--grid", "train.seed=1", "--dry-run")
+    code, _, err = hftune(*given, "--resume_from_checkpoint", "runs/a")
+    assert code == 2 and mentions(err, "--resume-from-checkpoint")
 
 
 @pytest.mark.parametrize("name", sorted(cli.SUGGESTED))
@@ -301,8 +334,6 @@ def test_false_selects_what_is_done(hftune: Hftune, yelp: Path, tmp_path: Path) 
     base = ["classify", "--data", str(yelp / "yelp"), "--model", "scratch:bert-tiny", "--vocab_size", "300"]
     code, _, err = hftune(*base, "--max_steps", "2", "--output_dir", str(out), "--do_predict", "False", "--json")
     assert code == 0, err
-    import json
-
     assert list(json.loads((out / "metrics.json").read_text())["splits"]) == ["validation"]
     scored = ["classify", "--data", str(yelp / "yelp"), "--model", str(out), "--do_train", "False", "--do_eval"]
     code, text, err = hftune(*scored, "--do_predict", "False", "--json")
@@ -315,11 +346,31 @@ def test_false_selects_what_is_done(hftune: Hftune, yelp: Path, tmp_path: Path) 
     files = ["classify", "--model", str(out), "--train_file", split[0], "--validation_file", split[1]]
     code, text, err = hftune(*files, "--do_train", "False", "--do_eval", "--json")
     assert code == 0 and list(json.loads(text)["splits"]) == ["validation"], err
+    code, text, err = hftune(*files[:3], "--test_file", split[1], "--do_train", "False", "--do_predict", "--json")
+    assert code == 0, err
+    document = json.loads(text)
+    assert list(document["splits"]) == ["test"] and document["data"].endswith("valid.csv"), "no dataset was named"
+    code, _, err = hftune(*files[:-2], "--do_train", "False", "--do_eval")
+    assert (code, "--validation-file" in err, "choose one with --split" in err) == (2, True, False), err
+    again = err.rpartition("score all rows: hftune ")[2].split()
+    code, text, err = hftune(*again, "--json")
+    assert code == 0, err
     assert hftune(*scored[:-1], "--do_eval", "False", "--do_predict", "False")[0] == 2
+    limits = ["--max_eval_samples", "6", "--max_predict_samples", "4", "--metrics", "quadratic_kappa"]
+    both = ["--do_predict", *limits, "--output_dir", str(tmp_path / "scores"), "--json"]
+    code, text, err = hftune(*scored, *both)
+    assert code == 0, err
+    assert json.loads(text) == json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert "quadratic_kappa" in json.loads(text)["splits"]["test"]
+    for split, count in (("validation", 6), ("test", 4)):
+        written = (tmp_path / "scores" / "predictions" / f"{split}.jsonl").read_text().splitlines()
+        assert len(written) == count, "stratified, as in training"
+        assert len({json.loads(line)["gold"] for line in written}) == 2
+    assert hftune(*scored, *both)[0] == 2, "the folder is in use"
 
 
 def test_resume_from_checkpoint_names_the_run(yelp: Path, tmp_path: Path) -> None:
-    from hftune.cli.flags import _where_to_resume
+    from hftune.cli.options import _where_to_resume
 
     run = tmp_path / "run"
     checkpoint = run / "checkpoints" / "checkpoint-4"
@@ -359,8 +410,20 @@ def test_train_runs_a_recipe_of_every_task(
     assert recipe.train.bf16 is False and recipe.train.fp16 is False, "what was chosen is stated"
 
 
+def test_train_resumes_a_run_with_its_own_recipe(hftune: Hftune, yelp: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    data = ["--data", str(yelp / "yelp"), "--vocab_size", "300", "--max_steps", "2"]
+    code, _, err = hftune("classify", "--model", "scratch:bert-tiny", *data, "--output_dir", out)
+    assert code == 0, err
+    for resumed in (("--output_dir", out, "--resume"), ("--resume_from_checkpoint", out)):
+        code, _, err = hftune("train", *resumed)
+        assert code == 0 and "complete already" in err, err
+
+
 def test_train_needs_one_recipe(hftune: Hftune) -> None:
     assert hftune("train")[0] == 2
+    code, _, err = hftune("train", "--output_dir", "no-such-run", "--resume")
+    assert code == 2 and "none was named" in err
     code, _, err = hftune("train", "classify/reviews", "--recipe", "classify/reviews")
     assert code == 2 and "named twice" in err
 
@@ -387,7 +450,7 @@ def test_a_grid_takes_names_alone(hftune: Hftune, yelp: Path) -> None:
 @pytest.mark.parametrize("arguments", [("--do_train", "False"), ("--do_predict", "False"), ("--resume",)])
 def test_several_methods_refuse_what_a_study_would_ignore(hftune: Hftune, arguments: tuple[str, ...]) -> None:
     code, _, err = hftune("boolq", "--method", "head,lora", "--output", "no-such-study", *arguments, "--dry-run")
-    assert code == 2 and "is for one method" in err
+    assert code == 2 and mentions(err, "one method")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +473,7 @@ def test_a_run_that_can_not_be_read_is_moved_aside_all_the_same(tmp_path: Path) 
     run.mkdir()
     (run / "recipe.yaml").write_text("train: {epochs: 3}\n")
     moved = move_aside(run)
-    point_to(moved, run)
+    update_moved_paths(moved, run)
     assert (moved / "recipe.yaml").read_text() == "train: {epochs: 3}\n" and not run.exists()
 
 

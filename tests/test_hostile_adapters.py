@@ -12,22 +12,25 @@ from typing import Any
 
 import pytest
 import torch
+from facts import hftune_error
 from finished_run import LABELS
 from method_case import model, tokenizer
 from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from hftune import methods
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.methods.lora import LoraMethod
+from hftune.methods.peft import PeftMethod
 from hftune.methods.prefix import PrefixMethod
 from hftune.methods.prompt import PromptMethod
 from hftune.methods.ptuning import PTuningMethod
-from hftune.models.adapter import CONFIG, WEIGHTS
+from hftune.models.adapter import WEIGHTS
 from hftune.models.adapter_limits import MOST_WAYS, ways_to_match
-from hftune.models.classifier import Classifier
-from hftune.models.load import load_sequence_classifier, load_tokenizer
+from hftune.models.classifier import Classifier, load_sequence_classifier
+from hftune.models.hub_files import ADAPTER as CONFIG
+from hftune.models.load import load_tokenizer
+from hftune.models.settings import ModelSection
 
 Hftune = Callable[..., tuple[int, str, str]]
 METHODS = {
@@ -35,6 +38,10 @@ METHODS = {
     "prefix": PrefixMethod(num_virtual_tokens=2),
     "prompt": PromptMethod(num_virtual_tokens=2),
     "ptuning": PTuningMethod(num_virtual_tokens=2),
+    "vera": PeftMethod(peft_type="VERA", r=4),
+    "peanut": PeftMethod(peft_type="PEANUT", r=4),
+    "hira": PeftMethod(peft_type="HIRA", r=4),
+    "osf": PeftMethod(peft_type="OSF"),
 }
 
 
@@ -68,7 +75,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def adapter(originals: Path, tmp_path: Path) -> Callable[..., Path]:
     def make(kind: str = "lora", **values: Any) -> Path:
-        folder = Path(shutil.copytree(originals / kind, tmp_path / "adapter"))
+        folder = Path(shutil.copytree(originals / kind, tmp_path / "adapter", dirs_exist_ok=True))
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         (folder / CONFIG).write_text(json.dumps({**config, **values}), encoding="utf-8")
         return folder
@@ -91,9 +98,9 @@ SLOW = {
 
 
 @pytest.mark.parametrize("pattern", SLOW)
-def test_a_regular_expression_that_takes_forever_is_refused(adapter: Callable[..., Path], pattern: str) -> None:
+def test_a_regular_expression_that_could_take_forever_is_refused(adapter: Callable[..., Path], pattern: str) -> None:
     folder = adapter(target_modules=SLOW[pattern])
-    with pytest.raises(HftuneError, match=r"target_modules of the adapter .*as a regular expression") as caught:
+    with hftune_error("target_modules", "adapter", "regular expression") as caught:
         Classifier.load(str(folder), device="cpu")
     assert str(folder) in str(caught.value) and repr(SLOW[pattern][:40])[1:-1] in str(caught.value)
     assert len(str(caught.value)) < 400 + len(str(folder)) and "target_modules" in caught.value.hint
@@ -125,16 +132,40 @@ def test_a_regular_expression_that_takes_forever_is_refused(adapter: Callable[..
         ("r", -1),
         ("r", "8" * 100),
         ("rank_pattern", {"query": 10**9}),
-        ("peft_type", "LOHA"),
+        ("peft_type", "POLY"),
         ("peft_type", "XLORA"),
         ("peft_type", None),
     ],
 )
 def test_no_setting_takes_unbounded_time_or_memory(adapter: Callable[..., Path], field: str, value: Any) -> None:
     folder = adapter(**{field: value})
-    with pytest.raises(HftuneError, match=rf"^{field} of the adapter {re.escape(str(folder))} is ") as caught:
+    with hftune_error(f"{field} of", str(folder)) as caught:
         Classifier.load(str(folder), device="cpu")
     assert caught.value.hint and len(str(caught.value)) < 400 + len(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("vera", "r", 10**9),
+        ("vera", "r", "8"),
+        ("vera", "target_modules", SLOW["nested"]),
+        ("peanut", "depth", 10**9),
+        ("peanut", "act_fn", ["relu"] * 3),
+        ("hira", "rank_pattern", {"query": 10**9}),
+        ("hira", "rank_pattern", {SLOW["nested"]: 4}),
+        ("osf", "effective_rank", 10**9),
+        ("osf", "target_svd_config", {"query": 10**9}),
+    ],
+)
+def test_the_settings_of_other_types_are_bounded(
+    adapter: Callable[..., Path], kind: str, field: str, value: Any
+) -> None:
+    Classifier.load(str(adapter(kind)), device="cpu")
+    folder = adapter(kind, **{field: value})
+    with pytest.raises(HftuneError) as caught:
+        Classifier.load(str(folder), device="cpu")
+    assert field in str(caught.value) or kind == "peanut"
 
 
 @pytest.mark.parametrize("kind", ["prefix", "prompt", "ptuning"])
@@ -148,12 +179,12 @@ def test_a_prompt_has_the_size_of_its_weights(adapter: Callable[..., Path], kind
         Classifier.load(str(folder), device="cpu")
 
 
-def test_a_weight_of_a_large_shape_is_no_excuse_for_a_large_rank(adapter: Callable[..., Path]) -> None:
+def test_a_large_weight_does_not_allow_a_large_rank(adapter: Callable[..., Path]) -> None:
     """A megabyte of numbers in one row, and one without numbers at all: both would allow a rank of a million."""
     folder = adapter(r=10**6)
     row = {"row": torch.zeros(1, 10**6, dtype=torch.uint8), "none": torch.zeros(10**6, 0), "line": torch.zeros(10**6)}
     save_file({**load_file(folder / WEIGHTS), **row}, folder / WEIGHTS)
-    with pytest.raises(HftuneError, match=r"^r of the adapter .*from 1 to 1024"):
+    with hftune_error("r of", "from 1 to 1024"):
         Classifier.load(str(folder), device="cpu")
 
 
@@ -222,7 +253,7 @@ def test_adapters_that_peft_saved_are_loaded(config: PeftConfig, originals: Path
         assert found == pytest.approx(made.logits(texts), abs=1e-5)
 
 
-def test_the_slowest_patterns_that_are_allowed_come_to_an_end() -> None:
+def test_the_slowest_allowed_patterns_finish() -> None:
     name = "base_model.model.bert.encoder.layer.11.attention.output.LayerNorm"
     for pattern in (".*.*.*(a|b|c)X", "(.|.|.|.)" * 7 + "(.|.|.)X", ".?" * 15 + "X", "(?=.*.*X).*(a|b)"):
         assert MOST_WAYS / 4 < ways_to_match(pattern) <= MOST_WAYS

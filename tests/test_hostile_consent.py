@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import hftune_error, mentions
 from finished_run import finished_run
 from hub_client import Client
 from test_hostile_paths import change, save_adapter
 from tiny import BRIEF, csv_folder
 
-from hftune.config.model import ModelSection
-from hftune.errors import HftuneError
+from hftune.models.settings import ModelSection
 from hftune.models.trust import base_on_hub
 
 CODE = """
@@ -76,7 +76,7 @@ def commands(adapter: str, model: str = ADAPTER) -> dict[str, list[str]]:
     }
 
 
-def test_consent_to_an_adapter_is_none_to_its_base(client: Client, commits: tuple[str, str], mark: Path) -> None:
+def test_consent_to_an_adapter_does_not_include_its_base(client: Client, commits: tuple[str, str], mark: Path) -> None:
     adapter, base = commits
     for command in commands(adapter).values():
         done = client.hftune(*command)
@@ -97,7 +97,7 @@ def test_an_adapter_can_not_choose_the_commit_either(
     other = ["--trust-base-code", f"{BASE}@{COMMIT}"]
     done = client.hftune("predict", "evil/pinned", "a text", *other)
     message = " ".join(done.stderr.split())
-    assert done.returncode == 2 and f"consent was given to {BASE}@{COMMIT}" in message and not mark.exists(), message
+    assert done.returncode == 2 and mentions(message, f"{BASE}@{COMMIT}") and not mark.exists(), message
 
 
 def test_consent_that_names_the_base(client: Client, commits: tuple[str, str], mark: Path) -> None:
@@ -154,7 +154,7 @@ def test_code_in_the_same_repository_needs_no_further_consent(client: Client, or
     csv_folder(client.home / "rows")
     for command in (["predict", "good/both", "a text"], ["predict", "made", "a text"]):
         done = client.hftune(*command)
-        assert done.returncode == 2 and "Python code of its own" in done.stderr and not mark.exists(), done.stderr
+        assert done.returncode == 2 and mentions(done.stderr, "Python code") and not mark.exists(), done.stderr
     # At a moving revision it does not run, whatever brings the tokenizer.
     moving = ["--model", "good/both", "--tokenizer", "made", "--data", "rows", *BRIEF, "--trust-remote-code"]
     done = client.hftune("classify", *moving)
@@ -199,5 +199,5 @@ def test_consent_is_to_one_base_at_one_commit(here: Path) -> None:
         assert (base.model_name_or_path, base.model_revision, base.trust_remote_code) == (name, revision, False)
     (here / "someone").mkdir()
     (here / "someone" / "x").touch()
-    with pytest.raises(HftuneError, match="a path in the current folder"):
+    with hftune_error("someone/x", "Hub"):
         base_on_hub(adapter, "someone/x", COMMIT)

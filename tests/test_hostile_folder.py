@@ -61,7 +61,7 @@ def test_python_m_hftune_imports_nothing_of_the_current_folder(
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
-def test_under_a_safe_path_not_even_python_itself_does(tmp_path: Path, how: str) -> None:
+def test_under_a_safe_path_python_imports_nothing_of_the_current_folder(tmp_path: Path, how: str) -> None:
     marker = plant(tmp_path, set(sys.stdlib_module_names) | {"hftune"})
     flag, variables = (("-P",), {}) if how == "flag" else ((), {"PYTHONSAFEPATH": "1"})
     done = started(tmp_path, *flag, "-m", "hftune", "--version", **variables)
@@ -134,7 +134,7 @@ def hostile_repository(folder: Path, where: str) -> Path:
 
 
 @pytest.mark.parametrize("where", [".git", "."])
-def test_describing_a_run_asks_no_repository_what_to_run(here: Path, where: str) -> None:
+def test_describing_a_run_runs_nothing_from_a_git_configuration(here: Path, where: str) -> None:
     from hftune.runs.environment import describe
 
     marker = hostile_repository(here, where)
@@ -169,7 +169,7 @@ def _no_commit(git: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_pipe, _secret, _endless, _no_commit], ids=lambda make: make.__name__)
-def test_a_repository_that_is_none_is_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_broken_git_repository_is_ignored(tmp_path: Path, make: Callable[[Path], None]) -> None:
     from hftune.runs.environment import git_state
 
     (tmp_path / ".git").mkdir()

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from facts import hftune_error
 from finished_run import finished_run
 
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.models.adapter import CONFIG, WEIGHTS, adapter_parts
+from hftune.models.adapter import WEIGHTS, open_adapter
+from hftune.models.checkpoint import open_checkpoint
 from hftune.models.classifier import Classifier
-from hftune.models.containment import refuse_leading_out
+from hftune.models.hub_files import ADAPTER as CONFIG
+from hftune.models.hub_files import ModelFiles
 from hftune.models.load import load_config, load_tokenizer
-from hftune.models.trust import trusted
+from hftune.models.settings import ModelSection
+from hftune.models.trust import refuse_outside_paths, trusted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -72,28 +75,26 @@ def adapter(folder: Path, **values: Any) -> Path:
 
 
 @pytest.mark.parametrize("base", ["../secret", "/etc", "~/x", "./base/../..", "a/b/c", "", None, 5, ["x"], "x\x1b[31m"])
-def test_an_adapter_names_a_base_on_the_hub_or_beside_it(tmp_path: Path, base: Any) -> None:
+def test_an_adapter_names_a_base_on_the_hub_or_next_to_it(tmp_path: Path, base: Any) -> None:
     made = adapter(tmp_path / "adapter", base_model_name_or_path=base)
-    with pytest.raises(HftuneError, match="names its base as"):
-        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
+    with hftune_error("model on the Hub"):
+        open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made))))
 
 
-def test_an_adapter_can_not_bring_pickles_or_imports(tmp_path: Path) -> None:
+def test_an_adapter_can_not_have_pickles_or_imports(tmp_path: Path) -> None:
     made = adapter(tmp_path / "adapter")
-    assert (
-        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))[1].model_name_or_path == "someone/encoder"
-    )
+    assert open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made)))).base.name == "someone/encoder"
     evil = adapter(tmp_path / "imports", megatron_config={}, megatron_core="evil")
     with pytest.raises(HftuneError, match="Megatron"):
-        adapter_parts(str(evil), ModelSection(model_name_or_path=str(evil)))
+        open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(evil))))
     (made / WEIGHTS).unlink()
     torch.save({"x": Bomb(tmp_path / "ran")}, made / "adapter_model.bin")
     (made / "other.safetensors").write_bytes(b"")
-    with pytest.raises(HftuneError, match=r"adapter_model\.bin can't be loaded safely"):
-        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
+    with hftune_error("adapter_model.bin", "safely"):
+        open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made))))
     (made / "adapter_model.bin").unlink()
     with pytest.raises(HftuneError, match="has no weights: expected"):
-        adapter_parts(str(made), ModelSection(model_name_or_path=str(made)))
+        open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made))))
     assert not (tmp_path / "ran").exists()
 
 
@@ -118,56 +119,56 @@ def test_nothing_outside_a_model_folder_is_read_through_it(folder: Path, tmp_pat
 
 
 @pytest.mark.posix("makes symbolic links")
-def test_a_snapshot_of_the_hubs_cache_is_no_way_out(tmp_path: Path) -> None:
+def test_links_in_a_snapshot_of_the_cache_do_not_lead_outside(tmp_path: Path) -> None:
     """Its files are links to those of the same repository."""
     cache = tmp_path / "models--a--b"
     (cache / "blobs").mkdir(parents=True)
     (cache / "blobs" / "1").write_text("{}")
     (cache / "snapshots" / "x").mkdir(parents=True)
     (cache / "snapshots" / "x" / "config.json").symlink_to("../../blobs/1")
-    refuse_leading_out(str(cache / "snapshots" / "x"))
+    refuse_outside_paths(ModelFiles(str(cache / "snapshots" / "x")))
     (cache / "snapshots" / "x" / "vocab.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(HftuneError, match="leads out"):
-        refuse_leading_out(str(cache / "snapshots" / "x"))
+        refuse_outside_paths(ModelFiles(str(cache / "snapshots" / "x")))
 
 
 CODE = "from pathlib import Path\nPath({!r}).touch()\nclass Mine: pass\n"
 
 
-def test_code_beside_a_model_is_not_run_unasked(folder: Path, tmp_path: Path) -> None:
+def test_code_next_to_a_model_is_not_run_without_consent(folder: Path, tmp_path: Path) -> None:
     (folder / "mine.py").write_text(CODE.format(str(tmp_path / "ran")))
     change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Mine"})
-    refused(folder, "Python code of its own, which is not run unasked")
+    refused(folder, "its own Python code")
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:10], COMMIT.upper()])
 def test_code_of_the_hub_runs_only_at_a_commit(revision: str | None) -> None:
     section = ModelSection(model_name_or_path="someone/model", model_revision=revision, trust_remote_code=True)
-    with pytest.raises(HftuneError, match="may run, but at") as caught:
-        trusted("someone/model", section)
+    with pytest.raises(HftuneError, match="trust_remote_code is set for someone/model") as caught:
+        trusted(ModelFiles("someone/model"), section)
     assert "model.model_revision=COMMIT" in caught.value.hint
-    with pytest.raises(HftuneError, match="may run, but at"):  # wherever it would be loaded
+    with pytest.raises(HftuneError, match="trust_remote_code is set for someone/model"):  # wherever it would be loaded
         Classifier.load("someone/model", section=section)
 
 
-def test_code_that_lies_elsewhere_is_pinned_by_nothing(folder: Path) -> None:
+def test_code_in_another_repository_is_refused(folder: Path) -> None:
     section = ModelSection(model_name_or_path=str(folder), trust_remote_code=True)
-    assert trusted(str(folder), section) is True
+    assert trusted(ModelFiles(str(folder)), section) is True
     assert (
         trusted(
-            "someone/model",
+            ModelFiles("someone/model"),
             ModelSection(model_name_or_path="someone/model", model_revision=COMMIT, trust_remote_code=True),
         )
         is True
     )
-    assert trusted("someone/model", ModelSection(model_name_or_path="someone/model")) is False
+    assert trusted(ModelFiles("someone/model"), ModelSection(model_name_or_path="someone/model")) is False
     change(folder / "config.json", auto_map={"AutoModel": "evil/code--modeling.Model"})
     with pytest.raises(HftuneError, match=r"another place.*evil/code"):
-        trusted(str(folder), section)
+        trusted(ModelFiles(str(folder)), section)
 
 
-def test_a_model_without_its_head_answers_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_model_without_its_head_is_refused(folder: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -176,10 +177,10 @@ def test_a_model_without_its_head_answers_nothing(folder: Path, tmp_path: Path) 
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    refused(folder, "is no classifier: it has no weights for classifier")
+    refused(folder, "it has no weights for classifier")
 
 
-def test_a_graph_beside_the_weights_is_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_onnx_next_to_other_weights_is_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Anybody can lay a model.onnx into a folder; what was trained and published is in the weights."""
     expected = Classifier.load(str(folder), device="cpu").logits(["great food"])
     (folder / "model.onnx").write_bytes(b"no graph at all")
@@ -190,12 +191,12 @@ def test_a_graph_beside_the_weights_is_ignored(folder: Path, caplog: pytest.LogC
     refused(folder, "can't load the model|ONNX needs")
 
 
-def test_a_graph_brings_no_code(folder: Path, tmp_path: Path) -> None:
+def test_onnx_runs_no_code(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.onnx").write_bytes(b"")
     (folder / "mine.py").write_text(CODE.format(str(tmp_path / "ran")))
     change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Mine"})
-    refused(folder, "Python code of its own, which is not run unasked")
+    refused(folder, "its own Python code")
     assert not (tmp_path / "ran").exists()
 
 
@@ -213,7 +214,7 @@ def test_a_graph_brings_no_code(folder: Path, tmp_path: Path) -> None:
         ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
     ],
 )
-def test_a_configuration_that_lies_is_told_in_words(folder: Path, file: str, values: dict[str, Any]) -> None:
+def test_a_wrong_configuration_is_reported(folder: Path, file: str, values: dict[str, Any]) -> None:
     change(folder / file, **values)
     try:
         Classifier.load(str(folder))

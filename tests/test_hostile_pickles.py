@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from facts import hftune_error
 from finished_run import finished_run
 from hub_client import Client
 from replicas import REPLICAS, to_bin
@@ -19,7 +20,6 @@ from safetensors.torch import load_file
 from tiny import QUICK, csv_folder
 
 from hftune import pickles
-from hftune.errors import HftuneError
 from hftune.files import sha256
 from hftune.training.checkpoints import _seal, fault, refuse_unsafe
 
@@ -132,12 +132,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a checkpoint, stopped before its end: no model and no scores."""
     from typer.testing import CliRunner
 
-    from hftune import cli
-    from hftune.verify import standing
+    from hftune.cli import commands as cli
+    from hftune.pipeline.verify import verification_server
 
     home = tmp_path_factory.mktemp("trained")
     csv_folder(home / "rows")
-    with standing():
+    with verification_server():
         for name, more in (("whole", ()), ("adapter", ("--method", "lora"))):
             command = ["classify", "--data", str(home / "rows"), *QUICK, "--output", str(home / name), *more]
             result = CliRunner().invoke(cli.app, command, prog_name="hftune")
@@ -223,12 +223,12 @@ def test_a_sharded_checkpoint(tmp_path: Path, mark: Path) -> None:
     for name in (".metadata", "__0.metadata"):  # torch reads the second, of one process, if there is no first
         metadata.unlink(missing_ok=True)
         metadata.with_name(name).write_bytes(formats(mark)["bare"])
-        with pytest.raises(HftuneError, match=rf"{name} can't be loaded safely"):
+        with hftune_error(str(name), "safely"):
             refuse_unsafe(tmp_path / "checkpoint-1")
     assert not mark.exists()
 
 
-def test_while_training_no_load_is_unsafe(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_load_during_training_is_unsafe(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed passes weights_only=False, and the environment can force it."""
     (tmp_path / "state.pt").write_bytes(formats(mark)["zip"])
     torch.save({"w": torch.ones(2)}, tmp_path / "good.pt")

@@ -17,9 +17,11 @@ from rich.text import Text
 from tiny import QUICK
 
 from hftune.cli import terminal
-from hftune.escapes import UNSAFE, json_text, redacted, spreadsheet_cell, visible
+from hftune.sanitize import UNSAFE, json_text, redacted, spreadsheet_cell, visible
 
 Hftune = Callable[..., tuple[int, str, str]]
+
+pytestmark = pytest.mark.renders
 
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[2J\x9b5n\u202egnp.exe \x7f\x85."
 MARKUP = "<script>alert('x')</script><img src=x onerror=alert(1)>{{ 7*7 }} [link](javascript:x) | `code` $x^2$"
@@ -58,11 +60,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(place: Path, standing_proof: None) -> dict[str, str]:
+def output(place: Path) -> dict[str, str]:
     """Everything that the commands print, by command; two runs are trained with them."""
     from typer.testing import CliRunner
 
-    from hftune import cli
+    from hftune.cli import commands as cli
 
     commands = {
         "train": ("classify", "--data", FOLDER, *QUICK, "--output", "a"),
@@ -85,7 +87,7 @@ def said(place: Path, standing_proof: None) -> dict[str, str]:
         "bad columns": ("classify", "--data", FOLDER, "--text-column", EVIL),
     }
     (place / "bad.yaml").write_text(json.dumps({f"train{EVIL}": 1, "model": {"name": [EVIL]}}))
-    told = {}
+    reported = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         for name, words in commands.items():
@@ -93,18 +95,18 @@ def said(place: Path, standing_proof: None) -> dict[str, str]:
             terminal.err.cache_clear()
             result = CliRunner().invoke(cli.app, list(words), prog_name="hftune")
             assert result.exit_code == (2 if name.startswith(("no ", "bad ")) else 0), (name, result.stderr)
-            told[name] = result.stdout + result.stderr
-    return told
+            reported[name] = result.stdout + result.stderr
+    return reported
 
 
-def test_no_command_prints_what_steers_a_terminal(said: dict[str, str]) -> None:
-    for name, text in said.items():
+def test_no_command_prints_control_characters(output: dict[str, str]) -> None:
+    for name, text in output.items():
         assert UNSAFE.search(text) is None, name
-    assert r"\x1b[31m" in said["peek"]  # shown, not swallowed
-    assert len(said) > 15
+    assert r"\x1b[31m" in output["peek"]  # shown, not swallowed
+    assert len(output) > 15
 
 
-def test_no_file_of_a_run_holds_it_either(place: Path, said: dict[str, str]) -> None:
+def test_no_file_of_a_run_has_control_characters(place: Path, output: dict[str, str]) -> None:
     looked = 0
     for path in place.rglob("*"):
         readable = path.suffix in (".json", ".jsonl", ".yaml", ".html", ".md", ".csv", ".txt")
@@ -116,17 +118,17 @@ def test_no_file_of_a_run_holds_it_either(place: Path, said: dict[str, str]) -> 
     assert looked > 15
 
 
-def test_predictions_read_back_as_what_they_were(place: Path, said: dict[str, str]) -> None:
+def test_predictions_read_back_unchanged(place: Path, output: dict[str, str]) -> None:
     expected = rows("test", 12)
     for path in (place / "a" / "predictions" / "test.jsonl", place / "scored.jsonl"):
         found = [json.loads(line) for line in path.read_text().split("\n") if line]
         assert [row["text"] for row in found] == [row["text"] for row in expected]
         assert [row["gold"] for row in found] == [row["label"] for row in expected]
-    answers = [json.loads(line) for line in said["predict"].splitlines() if line.startswith("{")]
+    answers = [json.loads(line) for line in output["predict"].splitlines() if line.startswith("{")]
     assert [row["text"] for row in answers] == [EVIL, MARKUP]
 
 
-def test_pages_hold_text_and_no_script(place: Path, said: dict[str, str]) -> None:
+def test_pages_hold_text_and_no_script(place: Path, output: dict[str, str]) -> None:
     for page in (place / "a" / "report.html", place / "compared" / "report.html"):
         text = page.read_text()
         tags = Tags()
@@ -136,8 +138,8 @@ def test_pages_hold_text_and_no_script(place: Path, said: dict[str, str]) -> Non
     assert "&lt;script&gt;" in text and "{{ 7*7 }}" in text  # text, not a template
 
 
-def test_tables_for_spreadsheets_compute_nothing(said: dict[str, str], place: Path) -> None:
-    for text in (said["compare csv"], (place / "compared" / "comparison.csv").read_text()):
+def test_tables_for_spreadsheets_have_no_formulas(output: dict[str, str], place: Path) -> None:
+    for text in (output["compare csv"], (place / "compared" / "comparison.csv").read_text()):
         for line in csv.reader(io.StringIO(text)):
             assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line)
 
@@ -166,7 +168,7 @@ TOKEN = "hf_" + "AbCdEfGh" * 4
         f"./{TOKEN}/x.csv",
     ],
 )
-def test_a_token_in_a_command_is_not_echoed(here: Path, hftune: Hftune, data: str) -> None:
+def test_a_token_in_a_command_is_not_repeated(here: Path, hftune: Hftune, data: str) -> None:
     for command in (("classify", "--data", data), ("data", "peek", data), ("pretrain", "--corpus", data),
                     ("classify", "--data", data, "--debug"), ("predict", data, "x"), ("sweep", data)):  # fmt: skip
         code, out, err = hftune(*command)
@@ -186,14 +188,14 @@ def test_what_is_no_token_stays_as_it_is() -> None:
         assert redacted(text) == text
 
 
-def test_the_card_is_a_card(place: Path, said: dict[str, str]) -> None:
+def test_a_card_escapes_markdown_and_html(place: Path, output: dict[str, str]) -> None:
     text = (place / "a" / "model" / "README.md").read_text()
     body = text.split("### Recipe")[0]
     assert "<script>" not in body and "<img" not in body and "](javascript" not in body
     assert [line for line in body.splitlines() if line.startswith("# ")] == ["# a"]
 
 
-def test_whatever_is_printed_on_a_terminal_is_shown_and_not_obeyed() -> None:
+def test_control_characters_on_a_terminal_are_escaped() -> None:
     """Tables, bars and plain text alike, on a screen that obeys."""
     screen = io.StringIO()
     console = terminal._Console(file=screen, force_terminal=True, width=200, markup=False, emoji=False)
@@ -237,13 +239,22 @@ def test_a_row_of_ten_million_characters(here: Path, hftune: Hftune, ending: str
         assert code == 0 and len(out) + len(err) < 60_000, err
 
 
+def test_labels_that_are_numbers_are_not_taken_for_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hftune.cli.predict import _show
+
+    screen = io.StringIO()
+    monkeypatch.setattr("hftune.cli.predict.out", lambda: terminal._Console(file=screen, width=200))
+    _show({"text": "great food", "label": "4", "probabilities": {"3": 0.25, "4": 0.75}})
+    assert "4: 0.750  3: 0.250" in screen.getvalue()
+
+
 @pytest.mark.slow
 def test_a_text_of_ten_million_characters_is_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of tokenizing, so not for every day; what a screen shows of it is short."""
     from finished_run import finished_run
 
+    from hftune import predict
     from hftune.cli.predict import _show, as_row
-    from hftune.inference import predict
 
     run = finished_run(tmp_path / "run")
     answer = predict(run.path, ["great food " * (TEN_MILLION // 11)])[0]

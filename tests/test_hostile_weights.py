@@ -11,25 +11,26 @@ from typing import Any
 
 import pytest
 import torch
+from facts import hftune_error, mentions
 from hub_client import Client
 from method_case import model as tiny_model
 from method_case import tokenizer as tiny_tokenizer
 from replicas import REPLICAS, Replica
 from safetensors.torch import load_file, save_file
 from tiny import BRIEF, csv_folder, rows
-from tiny_answerer import BORN, plant
-from tiny_answerer import rows as questions
+from tiny_qa import BORN, plant
+from tiny_qa import rows as questions
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hftune import methods
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
 from hftune.methods.lora import LoraMethod
 from hftune.methods.prefix import PrefixMethod
 from hftune.models.causal import load_causal_lm, load_saved_lm
-from hftune.models.classifier import Classifier
-from hftune.models.load import load_sequence_classifier, load_tokenizer
+from hftune.models.classifier import Classifier, load_sequence_classifier
+from hftune.models.load import load_tokenizer
 from hftune.models.masked import load_joint, load_masked_lm, reload_masked_lm
+from hftune.models.settings import ModelSection
 
 Hftune = Callable[..., tuple[int, str, str]]
 Shape = tuple[int, ...]
@@ -162,7 +163,7 @@ def test_on_the_hub(client: Client) -> None:
     assert done.returncode == 0 and done.stderr.count(NOTICE) == 1, done.stderr
     for command in (["predict", "someone/half", "a text"], ["classify", "--model", "someone/half", "--data", "rows"]):
         done = client.hftune(*command)
-        assert done.returncode == 2 and "weights of the encoder are missing" in done.stderr, done.stderr
+        assert done.returncode == 2 and mentions(done.stderr, "weights of the encoder are missing"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_on_the_hub(client: Client) -> None:
 )
 def test_a_prefix_that_could_mean_anything_is_refused(change: Any, why: str, tmp_path: Path) -> None:
     folder = variant(BERT, change).write(tmp_path / "model")
-    with pytest.raises(HftuneError, match="weights of the encoder are missing"):
+    with hftune_error("weights of the encoder"):
         classifier(folder)
 
 
@@ -185,7 +186,7 @@ def test_two_weights_for_one_name_are_refused(tmp_path: Path) -> None:
     folder = prefixed(RATED, "module.").write(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, "classifier.bias": torch.ones(5)}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HftuneError, match="weights of the encoder are missing"):
+    with hftune_error("weights of the encoder"):
         used_classifier(folder)
 
 
@@ -204,29 +205,29 @@ def test_an_encoder_that_lacks_weights_is_refused_by_every_loader(loader: str, t
     name, load = LOADERS[loader]
     for number, part in enumerate(PARTS[name]):
         lacking = without(name, part).write(tmp_path / f"lacking-{number}")
-        with pytest.raises(HftuneError, match=r"\d+ weights of the encoder are missing, such as .+") as caught:
+        with hftune_error("weights of the encoder", "such as") as caught:
             load(lacking)
         assert part in str(caught.value) and caught.value.hint
         wrong = reshaped(name, part).write(tmp_path / f"reshaped-{number}")
-        with pytest.raises(HftuneError, match=r"do not fit its configuration: .+ has another shape"):
+        with hftune_error("configuration", "another shape"):
             load(wrong)
     half = variant(name, lambda key, shape: None if PARTS[name][0] in key else (f"module.{key}", shape))
-    with pytest.raises(HftuneError, match="weights of the encoder are missing"):
+    with hftune_error("weights of the encoder"):
         load(half.write(tmp_path / "half"))
 
 
-def test_a_head_for_other_labels_is_new_and_no_other_head_is(tmp_path: Path) -> None:
+def test_only_the_head_for_other_labels_is_new(tmp_path: Path) -> None:
     folder = REPLICAS[RATED].write(tmp_path / "rated")
     assert classifier(folder).config.num_labels == 2
-    with pytest.raises(HftuneError, match=r"classifier\.\w+ has another shape"):
+    with hftune_error("classifier.", "another shape"):
         used_classifier(reshaped(RATED, "classifier.").write(tmp_path / "reshaped"))
-    with pytest.raises(HftuneError, match=r"lm_head\.\S+ has another shape"):
+    with hftune_error("lm_head.", "another shape"):
         masked(reshaped("roberta-base", "lm_head.dense").write(tmp_path / "mlm"))
-    with pytest.raises(HftuneError, match="is no masked language model: it has no weights for lm_head"):
+    with hftune_error("no weights", "lm_head"):
         reload_masked_lm(without("roberta-base", "lm_head").write(tmp_path / "headless"))
 
 
-def test_no_command_goes_on_with_random_weights(here: Path, hftune: Hftune) -> None:
+def test_no_command_continues_with_random_weights(here: Path, hftune: Hftune) -> None:
     csv_folder(here / "rows")
     (here / "texts.txt").write_text("".join(f"{text}\n" for _, text in rows(40, 1)))
     without(BERT, ".layer.1.").write(here / "encoder")
@@ -252,7 +253,7 @@ def test_no_command_goes_on_with_random_weights(here: Path, hftune: Hftune) -> N
         ("predict", "answers", "Where was Ann Ash born?"),
     ):
         code, _, err = hftune(*command)
-        assert code == 2 and "weights of the encoder are missing" in err.replace("\n", " "), (command, err)
+        assert code == 2 and mentions(err.replace("\n", " "), "weights of the encoder"), (command, err)
 
 
 # ---- adapters ----
@@ -283,19 +284,19 @@ def keep(file: Path, wanted: Callable[[str], bool]) -> None:
 
 def test_the_base_of_an_adapter_is_complete(adapter: Path) -> None:
     keep(adapter / "base" / "model.safetensors", lambda name: ".layer.1." not in name)
-    with pytest.raises(HftuneError, match="weights of the encoder are missing"):
+    with hftune_error("weights of the encoder"):
         Classifier.load(str(adapter), device="cpu")
 
 
 def test_an_adapter_without_its_weights_is_refused(adapter: Path) -> None:
     keep(adapter / "adapter_model.safetensors", lambda name: ".layer.1." not in name and name != "prompt_embeddings")
-    with pytest.raises(HftuneError, match=r"has no weights for .*lora_|num_virtual_tokens of the adapter"):
+    with pytest.raises(HftuneError, match=r"has weights for .*lora_|num_virtual_tokens of the adapter"):
         Classifier.load(str(adapter), device="cpu")
 
 
-def test_a_head_that_neither_adapter_nor_base_brings_is_refused(adapter: Path) -> None:
+def test_a_head_that_neither_adapter_nor_base_has_is_refused(adapter: Path) -> None:
     config = json.loads((adapter / "adapter_config.json").read_text())
     changed = {**config, "task_type": "FEATURE_EXTRACTION", "modules_to_save": None}
     (adapter / "adapter_config.json").write_text(json.dumps(changed))
-    with pytest.raises(HftuneError, match=r"has no weights for classifier\.\w+, and its base has none either"):
+    with hftune_error("base has weights", "classifier."):
         Classifier.load(str(adapter), device="cpu")

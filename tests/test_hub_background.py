@@ -1,33 +1,40 @@
-"""Uploads beside training: one at a time, the newest of those that wait, failures told and nothing else hurt."""
+"""The upload queue: one upload at a time, the newest of those that wait, failures only reported."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from facts import mentions
 
 from hftune.errors import HftuneError
-from hftune.hub.attempt import CalledOff, Foreground
-from hftune.hub.background import NewestFirst, Staged
+from hftune.hub.client import HubClient
+from hftune.hub.publication import Staged, UploadQueue
+from hftune.recipe import HubSection
+from hftune.runs.directory import RunDir
 
-Upload = Callable[[Staged, Foreground], str]
-
-
-def staged(step: int) -> Staged:
-    return Staged(step, Path(f"step-{step}"), f"the best of step {step}")
+Upload = Callable[[HubClient, int], None]
 
 
 @pytest.fixture
-def uploads() -> Iterator[Callable[[Upload], NewestFirst]]:
-    """Makes them, and closes them after the test."""
-    made: list[NewestFirst] = []
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Upload], UploadQueue]]:
+    """Makes a queue whose uploads are the given function of client and step; closes it after the test."""
+    made: list[UploadQueue] = []
 
-    def make(upload: Upload) -> NewestFirst:
-        made.append(NewestFirst(upload))
+    def make(upload: Upload) -> UploadQueue:
+        def pretend(self: HubClient, repo: str, files: Any, *, message: str, **_: Any) -> Any:
+            upload(self, int(message.split("step ")[1].split(",")[0]))
+            return SimpleNamespace(oid="c" * 40)
+
+        monkeypatch.setattr(HubClient, "upload", pretend)
+        monkeypatch.setattr("hftune.hub.publication.published_files", lambda folder: ({}, []))
+        run = RunDir.create(tmp_path / f"run-{len(made)}")
+        made.append(UploadQueue(run, HubSection(hub_model_id="me/it"), HubClient("hf_x")))
         return made[-1]
 
     yield make
@@ -35,101 +42,111 @@ def uploads() -> Iterator[Callable[[Upload], NewestFirst]]:
         one.close()
 
 
-def until(found: Callable[[], bool]) -> None:
+@pytest.fixture
+def staged(tmp_path: Path) -> Callable[[int], Staged]:
+    def make(step: int) -> Staged:
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        return Staged(step, folder, f"the best of step {step}")
+
+    return make
+
+
+def until(found: Callable[[], Any]) -> None:
     end = time.monotonic() + 60
     while not found():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.005)
 
 
-def test_one_at_a_time_and_the_newest_of_those_that_wait(uploads: Callable[[Upload], NewestFirst]) -> None:
+def collect(queue: UploadQueue, count: int) -> list[tuple[str, bool]]:
+    """The next messages."""
+    messages: list[tuple[str, bool]] = []
+    until(lambda: messages.extend(queue.messages()) or len(messages) >= count)
+    return messages
+
+
+def test_one_at_a_time_and_the_newest_of_those_that_wait(
+    queue: Callable[[Upload], UploadQueue], staged: Callable[[int], Staged]
+) -> None:
     begun: list[int] = []
-    go_on, under_way = threading.Event(), threading.Lock()
+    release, running = threading.Event(), threading.Lock()
 
-    def upload(one: Staged, manner: Foreground) -> str:
-        assert under_way.acquire(blocking=False), "two at once"
-        begun.append(one.step)
-        go_on.wait(60)
-        under_way.release()
-        return f"step {one.step} is there"
+    def upload(client: HubClient, step: int) -> None:
+        assert running.acquire(blocking=False), "two at once"
+        begun.append(step)
+        release.wait(60)
+        running.release()
 
-    queue = uploads(upload)
-    assert queue.offer(staged(1)) is None
+    uploads, waiting = queue(upload), staged(2)
+    uploads.offer(staged(1))
     until(lambda: begun == [1])
-    assert queue.offer(staged(2)) is None
-    assert queue.offer(staged(3)) == staged(2)  # nobody uploads it now
-    go_on.set()
-    until(lambda: begun == [1, 3])
-    told: list[str] = []
-    until(lambda: told.extend(word.text for word in queue.words()) or len(told) == 2)
-    assert told == ["step 1 is there", "step 3 is there"]
+    uploads.offer(waiting)
+    uploads.offer(staged(3))
+    assert not waiting.folder.exists()  # it will not be uploaded
+    assert mentions(collect(uploads, 1)[0][0], "step 2")
+    release.set()
+    until(uploads.is_idle)
+    assert begun == [1, 3]
+    assert [text.split(":")[0] for text, _ in collect(uploads, 2)] == [
+        "uploaded the best of step 1",
+        "uploaded the best of step 3",
+    ]
 
 
-def test_one_that_waits_for_its_next_attempt_gives_way(uploads: Callable[[Upload], NewestFirst]) -> None:
+def test_an_upload_between_two_attempts_is_replaced_by_a_newer_one(
+    queue: Callable[[Upload], UploadQueue], staged: Callable[[int], Staged]
+) -> None:
     done: list[int] = []
 
-    def upload(one: Staged, manner: Foreground) -> str:
-        if one.step == 1:
-            manner.say("the Hub has failed")
-            manner.wait(600)
-        done.append(one.step)
-        return "there"
+    def upload(client: HubClient, step: int) -> None:
+        if step == 1:
+            client.report("503")
+            client.sleep(600)
+        done.append(step)
 
-    queue = uploads(upload)
-    queue.offer(staged(1))
-    told: list[str] = []
-    until(lambda: told.extend(word.text for word in queue.words()) or bool(told))
-    queue.offer(staged(2))
+    uploads = queue(upload)
+    uploads.offer(staged(1))
+    assert collect(uploads, 1) == [("503", False)]
+    uploads.offer(staged(2))
     until(lambda: done == [2])
-    until(lambda: told.extend(word.text for word in queue.words()) or len(told) == 3)
-    assert told[0] == "the Hub: the Hub has failed" and "step 1 was passed over" in told[1] and told[2] == "there"
+    skipped, uploaded = collect(uploads, 2)
+    assert mentions(skipped[0], "step 1") and mentions(uploaded[0], "step 2")
 
 
-def test_failures_are_told_and_the_next_is_tried(uploads: Callable[[Upload], NewestFirst]) -> None:
-    errors = {1: HftuneError("your token may not write", hint="log in"), 2: ZeroDivisionError("odd")}
+def test_failures_are_reported_and_the_next_is_tried(
+    queue: Callable[[Upload], UploadQueue], staged: Callable[[int], Staged]
+) -> None:
+    errors = {1: HftuneError("403 forbidden", hint="log in"), 2: ZeroDivisionError("odd")}
 
-    def upload(one: Staged, manner: Foreground) -> str:
-        if one.step in errors:
-            raise errors[one.step]
-        return "there"
+    def upload(client: HubClient, step: int) -> None:
+        if step in errors:
+            raise errors[step]
 
-    queue, words = uploads(upload), []
+    uploads, messages = queue(upload), []
     for step in (1, 2, 3):
-        queue.offer(staged(step))
-        until(lambda: words.extend(queue.words()) or len(words) == step)  # noqa: B023
-    assert [word.loud for word in words] == [True, True, False]
-    assert "the best of step 1 is not on the Hub: your token may not write; training goes on" in words[0].text
-    assert "ZeroDivisionError: odd" in words[1].text
+        uploads.offer(staged(step))
+        messages += collect(uploads, 1)
+    assert [is_warning for _, is_warning in messages] == [True, True, False]
+    assert "step 1" in messages[0][0] and "403 forbidden" in messages[0][0]
+    assert "ZeroDivisionError: odd" in messages[1][0]
+    assert uploads.run.read_published().step == 3
 
 
-def test_closing_ends_what_is_under_way(uploads: Callable[[Upload], NewestFirst]) -> None:
-    ends: list[type[BaseException]] = []
+def test_closing_cancels_what_is_under_way(
+    queue: Callable[[Upload], UploadQueue], staged: Callable[[int], Staged]
+) -> None:
+    begun, release = threading.Event(), threading.Event()
 
-    def upload(one: Staged, manner: Foreground) -> str:
-        try:
-            manner.run([sys.executable, "-c", "import time; time.sleep(600)"], "", {}, 600)
-        except CalledOff as error:
-            ends.append(type(error))
-            raise
-        return "there"
+    def upload(client: HubClient, step: int) -> None:
+        begun.set()
+        release.wait(60)
+        assert client.is_cancelled()
 
-    queue = uploads(upload)
-    queue.offer(staged(7))
-    until(lambda: queue._process is not None)
-    assert queue.close() == staged(7)
-    assert ends == [CalledOff] and queue.words() == []
-    assert queue.close() is None  # twice does no harm
-
-
-def test_an_attempt_that_hangs_is_ended(uploads: Callable[[Upload], NewestFirst]) -> None:
-    import subprocess
-
-    def upload(one: Staged, manner: Foreground) -> str:
-        with pytest.raises(subprocess.TimeoutExpired):
-            manner.run([sys.executable, "-c", "import time; time.sleep(600)"], "", {}, 0.2)
-        return "ended"
-
-    queue, words = uploads(upload), []
-    queue.offer(staged(1))
-    until(lambda: words.extend(queue.words()) or bool(words))
-    assert words[0].text == "ended"
+    uploads, one = queue(upload), staged(7)
+    uploads.offer(one)
+    assert begun.wait(60)
+    assert uploads.close() == one
+    release.set()
+    until(lambda: uploads.close() is None)  # a second call is harmless
+    assert uploads.messages() == [] and uploads.run.read_published() is None  # the record may be a later push's

@@ -8,14 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from facts import hftune_error, mentions
 from hub_client import Client
 from loopback.card import card_data
 from tiny import csv_folder
 
-from hftune.config.load import load_recipe
 from hftune.errors import HftuneError
-from hftune.hub.record import Record, whats_there
+from hftune.hub.publish import describe_last_push
+from hftune.recipe import load_recipe
 from hftune.runs.directory import RunDir
+from hftune.runs.schema import PushRecord
 
 FILES = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
@@ -23,14 +25,15 @@ FILES = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokeni
 TRAIN = """
 import functools, hashlib, json, os, signal, sys, time
 from pathlib import Path
-from hftune import hub, load_recipe
-from hftune.pipeline import train
+from hftune import load_recipe
+from hftune.pipeline.train import train
 from hftune.errors import HftuneError
-from hftune.hub import best, publication
-from hftune.training.progress import Silent
+from hftune.hub import publication
+from hftune.hub.client import RetryPolicy
+from hftune.progress import ProgressReporter
 from hftune.training.trainer import HftuneTrainer
 
-class Told(Silent):
+class Told(ProgressReporter):
     lines = []
     def note(self, text): self.lines.append(text)
     def warn(self, text): self.lines.append(f"WARNING {text}")
@@ -43,21 +46,21 @@ def always(self, metrics, trial):
 
 def patient(self, *args, **kwargs):
     saved(self, *args, **kwargs)
-    while WAITS and (self.uploads._waiting or self.uploads._now):
+    while WAITS and not self.uploads.is_idle():
         time.sleep(0.01)
-    self.tell()
+    self.report()
 
 HftuneTrainer._determine_best_metric = always
-saved, best.PushEachBest.on_save = best.PushEachBest.on_save, patient
-swift = hub.Patience(attempts=3, first_wait=0.05, silence=SILENCE)
-hub.Publication = functools.partial(publication.Publication, patience=swift)
+saved, publication.Publication.on_save = publication.Publication.on_save, patient
+swift = RetryPolicy(attempts=3, first_wait=0.05, read_timeout=READ_TIMEOUT)
+publication.Publication = functools.partial(publication.Publication, retry=swift)
 settings = {"data.dataset_name": "rows", "data.max_seq_length": 16, "model.vocab_size": 300,
             "train.metric_for_best_model": "loss", "train.max_steps": 3, "train.eval_steps": 1,
             "train.per_device_train_batch_size": 8, "train.learning_rate": 1e-3,
             "train.warmup_steps": 0.0, "train.lr_scheduler_type": "constant_with_warmup", **MORE}
 seen = {}
 try:
-    seen["metrics"] = dict(train(load_recipe(None, settings), "run", listener=Told()).metrics)
+    seen["metrics"] = dict(train(load_recipe(None, settings), "run", progress=Told()).metrics)
 except HftuneError as error:
     seen["error"] = [error.exit_code, error.message]
 if Path("run/model/model.safetensors").is_file():
@@ -81,14 +84,14 @@ def train(
     *,
     stop_at: int = -1,
     waits: bool = True,
-    silence: float = 2.0,
+    read_timeout: float = 2.0,
     **more: Any,
 ) -> dict[str, Any]:
     folder.mkdir()
     csv_folder(folder / "rows")
     hub = {} if repo is None else {"hub.hub_model_id": repo, "hub.hub_strategy": "best"}
     settings = {**hub, **more}
-    start = f"STOP_AT, WAITS, SILENCE, MORE = {stop_at}, {waits}, {silence}, {settings!r}\n"
+    start = f"STOP_AT, WAITS, READ_TIMEOUT, MORE = {stop_at}, {waits}, {read_timeout}, {settings!r}\n"
     done = client.python(start + TRAIN, token=client.hub.token, cwd=folder)
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -101,7 +104,7 @@ def test_each_best_arrives_whatever_fails_on_the_way(client: Client, tmp_path: P
     hub.cut("^/objects/", after=1000, method="PUT")  # the first best: its upload breaks off
     hub.fail(commit, status=500)  # and its commit fails: tried again,
     hub.fail(commit, status=403)  # refused, so told and left
-    hub.stall(commit, 5)  # the second: silence for longer than patience, then it is taken
+    hub.stall(commit, 5)  # the second: no answer within the read timeout, then it is accepted
     seen = train(client, tmp_path / "pushed", repo)
 
     assert hub.pending_faults() == 0
@@ -109,18 +112,18 @@ def test_each_best_arrives_whatever_fails_on_the_way(client: Client, tmp_path: P
     title = "Best checkpoint so far of run: step {}, not finished"
     titles = [made.title for made in reversed(hub.commits(repo))]
     assert titles == ["initial commit", *(title.format(step) for step in (2, 3)), "Publish run with hftune"]
-    told = "\n".join(seen["told"])
-    assert told.count("trying again") >= 2
-    assert "WARNING the best checkpoint so far (step 1" in told and "may not write" in told
-    assert "is on the Hub: " in told and "(step 3, validation loss" in told
-    assert seen["told"][-1].endswith("holds the model: loaded from there and checked")
+    reported = "\n".join(seen["told"])
+    assert reported.count("trying again") >= 2
+    assert mentions(reported, "WARNING", "step 1") and "403" in reported
+    assert mentions(reported, "step 3", "validation loss")
+    assert seen["told"][-1].startswith("published and verified: ")
     assert ".hub" not in seen["left"]
 
     # What was there in the middle of training loads, and says of itself that it is not the end.
     middle = hub.commits(repo)[2]
     assert set(middle.files) == FILES | {".gitattributes"}
     card = middle.files["README.md"].content.decode()
-    assert "**Not finished.**" in card and "update 2 of 3" in card and f'model="{repo}"' in card
+    assert "**Not finished.**" in card and "step 2 of 3" in card and f'model="{repo}"' in card
     assert "unfinished" in card_data(card)["tags"]
     last = hub.files(repo)["README.md"].decode()
     assert "Not finished" not in last and "unfinished" not in card_data(last)["tags"]
@@ -142,17 +145,17 @@ def test_a_run_that_is_stopped_says_what_is_on_the_hub(client: Client, tmp_path:
     code, message = seen["error"]
     assert code == 128 + 15 and "stopped by SIGTERM" in message
     commit = client.hub.commits("tester/stopped")[0]
-    assert f"(commit {commit.oid[:10]}) holds the best checkpoint of step" in seen["told"][-1]
-    assert "its card says that the run is not finished" in seen["told"][-1]
+    assert mentions(seen["told"][-1], f"{commit.oid[:10]}", "best checkpoint")
+    assert "not finished" in seen["told"][-1]
     assert ".hub" not in seen["left"] and "hub.json" in seen["left"]
 
 
 def test_training_never_waits_for_the_hub(client: Client, tmp_path: Path) -> None:
     hub, repo = client.hub, "tester/slow"
     hub.stall(f"{repo}/preupload", 60)  # the first upload hangs for longer than all of training takes
-    seen = train(client, tmp_path / "here", repo, waits=False, silence=60)
-    told = "\n".join(seen["told"])
-    assert "was passed over on the Hub: a newer one is there" in told  # bests came while it hung
+    seen = train(client, tmp_path / "here", repo, waits=False, read_timeout=60)
+    reported = "\n".join(seen["told"])
+    assert mentions(reported, "newer")  # bests came while it hung
     assert [made.title for made in hub.commits(repo)] == ["Publish run with hftune", "initial commit"]
 
 
@@ -163,31 +166,31 @@ def test_the_last_word_when_the_finished_model_is_not_taken(client: Client, tmp_
     assert "error" not in first
     hub.fail(f"{repo}/commit/main", status=502, times=3)
     (tmp_path / "here" / "run" / "metrics.json").unlink()
-    again = TRAIN.replace('"run", listener', '"run", resume=True, listener')
+    again = TRAIN.replace('"run", progress', '"run", resume=True, progress')
     more = {"hub.hub_model_id": repo, **settings}
-    start = f"STOP_AT, WAITS, SILENCE, MORE = -1, True, 2.0, {more!r}\n"
+    start = f"STOP_AT, WAITS, READ_TIMEOUT, MORE = -1, True, 2.0, {more!r}\n"
     done = client.python(start + again, token=hub.token, cwd=tmp_path / "here")
     code, message = json.loads(done.stdout.splitlines()[-1])["error"]
-    assert code == 1 and "in 3 attempts" in message and "holds the finished model" in message  # of the first sitting
+    assert code == 1 and "in 3 attempts" in message and mentions(message, "finished model")  # of the first session
 
 
-def test_what_is_there_is_told_by_place(tmp_path: Path) -> None:
+def test_what_is_there_is_reported_by_place(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
-    assert whats_there(run, "me/it", "main") == "nothing of this run is at me/it on the Hub"
-    Record("me/it", "main", "c" * 40, "http://hub/me/it", step=7).keep(run)
-    told = whats_there(run, "me/it", "main")
-    assert "http://hub/me/it (commit cccccccccc) holds the best checkpoint of step 7" in told
-    assert whats_there(run, "me/it", "v2").startswith("nothing of this run")
+    assert mentions(describe_last_push(run, "me/it", "main"), "nothing of this run")
+    run.write_published(PushRecord(repo="me/it", revision="main", commit="c" * 40, url="http://hub/me/it", step=7))
+    reported = describe_last_push(run, "me/it", "main")
+    assert mentions(reported, "http://hub/me/it", "cccccccccc", "step 7")
+    assert mentions(describe_last_push(run, "me/it", "v2"), "nothing of this run")
 
 
 def test_it_needs_a_place_and_a_whole_model(tmp_path: Path) -> None:
     from hftune.hub.publication import Publication
-    from hftune.training.progress import Silent
+    from hftune.progress import ProgressReporter
 
-    with pytest.raises(HftuneError, match=r"hub_revision do nothing without hub\.push_to_hub"):
+    with hftune_error("hub_revision", "hub.push_to_hub"):
         load_recipe(None, {"hub.hub_strategy": "best"})
     recipe = load_recipe(None, {"hub.hub_strategy": "best", "hub.hub_model_id": "me/it"})
     sharded: Any = SimpleNamespace(trainer=SimpleNamespace(sharding="FSDP2"))
     with pytest.raises(HftuneError, match="shards its weights"):
-        publication = Publication(recipe, RunDir(tmp_path), Silent())
+        publication = Publication(recipe, RunDir(tmp_path), ProgressReporter())
         publication.follow(sharded, [])

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from facts import mentions
 from finished_run import LABELS, finished_run, metrics
 from huggingface_hub import ModelCard
 from loopback.card import card_problems
 
-from hftune.config.load import load_recipe
-from hftune.hub.card import card_text, fill_address, write_card
-from hftune.hub.usage import usage
+from hftune.hub.card import card_text, fill_address, usage, write_card
+from hftune.recipe import load_recipe
 
 HOSTILE = "evil\n---\nlicense: stolen\n---\n# <script>alert(1)</script> | `x` [a](http://x) \x1b[31m {{ 7*7 }} \u202e"
 
@@ -50,24 +50,24 @@ def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
     text = card_text(finished_run(tmp_path / "run"))
     assert "| **this model**, test | 0.625 | 0.700 | 0.600 | 0.100 | 0.900 |" in text
     assert "| majority label, test | 0.500 |" in text and "| bag of words, validation | 0.500 |" in text
-    assert "On test the model is better than the best of them" in text and "by 0.125" in text
-    assert "1,000 of 1,000 parameters trained" in text and "step 30, best on validation by accuracy" in text
-    assert "| train | 40 | `aa11` |" in text and "- validation was cut from train" in text
-    assert "too sure of itself" in text and "0.050 when the logits are divided by 1.300" in text
-    assert "at most 128 tokens" in text and "collapsed" not in text
-    assert "none; the architecture scratch:bert-tiny with fresh weights" in text
+    assert mentions(text, "better", "baseline") and "by 0.125" in text
+    assert "1,000 of 1,000 parameters trained" in text and mentions(text, "step 30", "validation", "accuracy")
+    assert "| train | 40 | `aa11` |" in text and mentions(text, "validation", "train")
+    assert "overconfident" in text and mentions(text, "0.050", "1.300")
+    assert "truncated to 128 tokens" in text and "collapsed" not in text
+    assert "the architecture scratch:bert-tiny" in text
     fence = re.search(r"```yaml\n(.*?)\n```", text, re.DOTALL)
     assert fence is not None and yaml.safe_load(fence[1])["model"]["model_name_or_path"] == "scratch:bert-tiny"
     assert str(Path.home()) not in text
 
 
-def test_a_collapsed_model_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_collapsed_model_is_reported(tmp_path: Path) -> None:
     text = card_text(finished_run(tmp_path / "run", collapsed=True, collapse_reason="validation: all 4 are 'bad'"))
-    assert "**Warning.** This model has collapsed" in text
-    assert "one answer (validation: all 4 are 'bad')" in text
+    assert mentions(text, "Warning", "collapsed")
+    assert mentions(text, "validation", 4, "'bad'")
     worse = metrics()["splits"] | {"test": {"accuracy": 0.4}}
     text = card_text(finished_run(tmp_path / "worse", splits=worse))
-    assert "On test the model is worse than the best of them" in text
+    assert mentions(text, "worse", "baseline")
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert "<script>" not in body and "\x1b" not in body and "\u202e" not in body and "http://" not in body
     assert "{{ 7&#42;7 }}" in body  # text, not a template
     headings = [line for line in body.splitlines() if line.startswith("#")]
-    expected = ["# run", "## Use", "## Scores", "## Training", "### Data", "### Recipe", "## Limits", "## Licence"]
+    expected = ["# run", "## Use", "## Scores", "## Training", "### Data", "### Recipe", "## Limitations", "## License"]
     assert headings == expected
     cells = [line.count("|") for line in body.splitlines() if "evil" in line and line.startswith("|")]
     assert cells == [3]
 
 
-def test_a_name_on_the_hub_is_linked_and_a_path_is_not_told(tmp_path: Path) -> None:
+def test_a_name_on_the_hub_is_linked_and_a_path_is_left_out(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     recipe = load_recipe(
         None, {"model.model_name_or_path": "huawei-noah/TinyBERT_General_4L_312D", "data.dataset_name": "google/boolq"}
@@ -110,8 +110,8 @@ def test_the_snippet_runs(tmp_path: Path, capsys: Any) -> None:
     snippet = re.search(r"```python\n(.*?)\n```", text, re.DOTALL)
     assert snippet is not None
     exec(snippet[1], {})
-    said = re.search(r"'label': '(\w+)'", capsys.readouterr().out)
-    assert said is not None and said[1] in LABELS
+    output = re.search(r"'label': '(\w+)'", capsys.readouterr().out)
+    assert output is not None and output[1] in LABELS
 
 
 def test_snippets_of_other_models() -> None:

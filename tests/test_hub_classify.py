@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import mentions
 from finished_run import tokenizer
 from hub_client import Client
 from loopback_hub import serve
@@ -75,7 +76,7 @@ def test_trained_from_the_hub_and_published(client: Client, home: Path, encoder:
     assert {name for name in local if files[name] != local[name]} == {"README.md"}  # the address was filled in
     card = files["README.md"].decode()
     assert f"base_model: {TINYBERT}" in card and 'model="tester/reviews-tinybert"' in card
-    assert "holds the model: loaded from there and checked" in done.stderr
+    assert mentions(done.stderr, "published and verified")
 
     assert hub.token not in done.stdout + done.stderr
     kept = [path for path in (*home.rglob("*"), *client.caches.rglob("*")) if path.is_file()]
@@ -83,10 +84,10 @@ def test_trained_from_the_hub_and_published(client: Client, home: Path, encoder:
     assert any(path.name == "optimizer.pt" for path in kept)  # checkpoints were among what was searched
 
 
-def test_a_wrong_token_is_told_before_training(client: Client, home: Path, encoder: Path) -> None:
+def test_a_wrong_token_is_reported_before_training(client: Client, home: Path, encoder: Path) -> None:
     client.hub.add_model(TINYBERT, encoder)
     done = classify(client, home, "--hub-model-id", "tester/x", token="hf_wrong")
-    assert done.returncode == 2 and "the Hub does not know your token" in done.stderr
+    assert done.returncode == 2 and mentions(done.stderr, "token")
     assert not (home / "run").exists()
 
 
@@ -102,6 +103,6 @@ def test_without_a_network(home: Path) -> None:
     assert "Traceback" not in done.stderr and not (home / "run").exists()
 
 
-def test_an_unknown_name_is_told(client: Client, home: Path) -> None:
+def test_an_unknown_name_is_reported(client: Client, home: Path) -> None:
     done = classify(client, home, model="someone/unheard-of")
     assert done.returncode == 2 and "no model 'someone/unheard-of'" in done.stderr and not (home / "run").exists()

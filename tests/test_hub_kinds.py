@@ -66,13 +66,13 @@ USES: dict[str, tuple[tuple[str, ...], ...]] = {
 """What each kind is for; {} is where it was published."""
 
 REFUSED = (
-    ("classify", "--model", "tester/prefix", "--data", "rows", "no training can start from it"),
-    ("classify", "--model", "tester/span", "--data", "rows", *BRIEF, "is a minGPT, which writes text"),
-    ("finetune", "--from", "tester/classifier", "--data", "people", "labels texts and writes none"),
-    ("generate", "tester/classifier", "--prompt", "x", "labels texts and writes none"),
+    ("classify", "--model", "tester/prefix", "--data", "rows", "PREFIX_TUNING"),
+    ("classify", "--model", "tester/span", "--data", "rows", *BRIEF, "is a minGPT"),
+    ("finetune", "--from", "tester/classifier", "--data", "people", "is a classifier"),
+    ("generate", "tester/classifier", "--prompt", "x", "is a classifier"),
     ("predict", "tester/mlm", "great food", "train it further"),
-    ("predict", "tester/clm", "great food", "let it write"),
-    ("predict", BASE, "great food", "is no classifier"),
+    ("predict", "tester/clm", "great food", "hftune generate tester/clm"),
+    ("predict", BASE, "great food", "has no weights for"),
 )
 
 # What somebody does who has transformers and peft and nothing of ours; REPO at COMMIT is a commit from mid-training.
@@ -107,14 +107,14 @@ print(m.num_parameters())
 PATIENT = """
 import sys, time
 from hftune.cli import main
-from hftune.hub.best import PushEachBest
+from hftune.hub.publication import Publication
 
 def patient(self, *args, **kwargs):
     saved(self, *args, **kwargs)
-    while self.uploads._waiting or self.uploads._now:
+    while not self.uploads.is_idle():
         time.sleep(0.01)
 
-saved, PushEachBest.on_save = PushEachBest.on_save, patient
+saved, Publication.on_save = Publication.on_save, patient
 """
 
 
@@ -140,7 +140,7 @@ def place(hub_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
         source = f"{PATIENT}\nmain({[*command, *STEPS, *there]!r})"
         done = hub_client.python(source, token=hub_client.hub.token, cwd=folder)
         assert done.returncode == 0, (kind, done.stderr)
-        assert "loaded from there and checked" in done.stderr, kind
+        assert "published and verified" in done.stderr, kind
     return folder
 
 
@@ -167,10 +167,10 @@ def test_cards_of_each_kind(client: Client, place: Path) -> None:
             kind, "text-generation" if kind == "writer" else "text-classification"
         )
         scores = json.loads((place / kind / "metrics.json").read_text())["splits"]
-        told = {result["dataset"]["split"] for result in header["model-index"][0]["results"]}
-        assert told == {split for split, found in scores.items() if found}, kind
+        reported = {result["dataset"]["split"] for result in header["model-index"][0]["results"]}
+        assert reported == {split for split, found in scores.items() if found}, kind
         assert f"tester/{kind}" in text and "USER/NAME" not in text, kind
-        for heading in ("## Use", "## Scores", "## Training", "### Data", "### Recipe", "## Limits"):
+        for heading in ("## Use", "## Scores", "## Training", "### Data", "### Recipe", "## Limitations"):
             assert heading in text, (kind, heading)
         recipe = re.search(r"```yaml\n(.*?)\n```", text, re.DOTALL)
         assert recipe is not None and "hub_model_id: null" in recipe[1]
@@ -203,7 +203,7 @@ def test_each_kind_is_used_from_the_hub(client: Client, place: Path, kind: str) 
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda words: f"{words[0]} {words[1]} {words[2]}")
-def test_what_a_kind_is_not_for_is_said_in_words(client: Client, place: Path, refused: tuple[str, ...]) -> None:
+def test_what_a_kind_is_not_for_is_reported(client: Client, place: Path, refused: tuple[str, ...]) -> None:
     done = client.hftune(*refused[:-1], cwd=place)
     assert done.returncode == 2 and refused[-1] in done.stderr, done.stderr
     assert len(done.stderr) < 1500  # no wall of class names

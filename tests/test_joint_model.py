@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
@@ -17,7 +19,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hftune.models.joint import FAMILIES, MASKED, as_classifier, as_masked_lm, row_statistics, with_mlm_head
+from hftune.models.joint import FAMILIES, as_classifier, as_masked_lm, row_statistics, with_mlm_head
 
 pytestmark = pytest.mark.numeric
 
@@ -95,9 +97,10 @@ def test_loss_and_gradients_are_the_sums_of_those_of_the_plain_models(
     joint: PreTrainedModel, batch: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     plain, filler = saved(joint, tmp_path)
-    family = FAMILIES[joint.config.model_type]
-    assert (type(plain), type(filler)) == (family.classifier, family.masked_lm)
-    assert plain.config.architectures == [family.classifier.__name__]
+    config = type(joint.config)
+    classes = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config], MODEL_FOR_MASKED_LM_MAPPING[config]
+    assert (type(plain), type(filler)) == classes
+    assert plain.config.architectures == [classes[0].__name__]
     first, second = parts(batch)
     one, other = plain(**first), filler(**second)
     both = joint(**batch, mlm_alpha=ALPHA)
@@ -117,7 +120,7 @@ def test_loss_and_gradients_are_the_sums_of_those_of_the_plain_models(
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_divisor_of_the_whole_update(joint: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
+def test_the_divisor_of_the_whole_step(joint: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
     own = joint(**batch).mlm_loss
     masked = int((batch["mlm_labels"] != -100).sum())
     torch.testing.assert_close(joint(**batch, mlm_items=3 * masked).mlm_loss * 3, own)
@@ -149,7 +152,7 @@ def test_adding_the_head_draws_nothing_and_ties_it(joint: PreTrainedModel) -> No
 def test_a_trained_head_is_taken_over(joint: PreTrainedModel, tmp_path: Path) -> None:
     plain, _ = saved(joint, tmp_path)
     kind = joint.config.model_type
-    again = with_mlm_head(plain, MASKED[kind].from_pretrained(tmp_path / "mlm").mlm_head.state_dict())
+    again = with_mlm_head(plain, FAMILIES[kind].only_masked.from_pretrained(tmp_path / "mlm").mlm_head.state_dict())
     for name, value in joint.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
 
@@ -158,7 +161,7 @@ def test_only_masked_positions_are_scored(
     joint: PreTrainedModel, batch: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     _, filler = saved(joint, tmp_path)
-    sparse = MASKED[joint.config.model_type].from_pretrained(tmp_path / "mlm").eval()
+    sparse = FAMILIES[joint.config.model_type].only_masked.from_pretrained(tmp_path / "mlm").eval()
     _, second = parts(batch)
     whole, some = filler(**second), sparse(**second)
     chosen = second["labels"] != -100

@@ -10,16 +10,15 @@ import pytest
 from joint_case import UNLABELED, examples, joint_bert, joint_case
 from training_case import CrashAt, KilledError, same
 
-from hftune.training import fit
-from hftune.training.companion import Beside, Companion, PairedBatches, Repeated
-from hftune.training.sampler import RankBatches
+from hftune.training.fit import fit
+from hftune.training.inputs import AuxiliaryData, AuxiliaryKey, PairedBatches, RankBatches, RepeatedKey
 
 pytestmark = pytest.mark.numeric
 
-COMPANION = Companion(examples().lengths, 5, lambda done: 1.0, "labels", "items", "weight")
+AUXILIARY = AuxiliaryData(examples().sizes.tolist(), 5, lambda done: 1.0, "labels", "items", "weight")
 
 
-def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **changes: Any) -> PairedBatches:
+def batches(world: int = 1, rank: int = 0, auxiliary: AuxiliaryData = AUXILIARY, **changes: Any) -> PairedBatches:
     settings = {
         "rows": 41,
         "batch_size": 8,
@@ -28,16 +27,16 @@ def batches(world: int = 1, rank: int = 0, companion: Companion = COMPANION, **c
         "lengths": None,
         **changes,
     }
-    return PairedBatches(companion=companion, bucketed=True, world_size=world, rank=rank, **settings)
+    return PairedBatches(auxiliary=auxiliary, bucketed=True, world_size=world, rank=rank, **settings)
 
 
 def test_unlabeled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None:
     sampler = batches()
-    drawn: list[Beside] = []
+    drawn: list[AuxiliaryKey] = []
     for epoch in range(4):
         sampler.set_epoch(epoch)
         for batch in sampler:
-            drawn += [key for key in batch if isinstance(key, Beside)]
+            drawn += [key for key in batch if isinstance(key, AuxiliaryKey)]
     assert len(drawn) == 4 * len(sampler) * 5
     rounds = [drawn[start : start + UNLABELED] for start in range(0, len(drawn), UNLABELED)]
     for number, keys in enumerate(rounds[:-1]):
@@ -47,28 +46,28 @@ def test_unlabeled_rows_cycle_at_their_own_pace_and_are_shuffled_anew() -> None:
         assert [key.row for key in one] != [key.row for key in other]
 
 
-def test_labeled_rows_come_as_without_a_companion() -> None:
+def test_labeled_rows_come_as_without_auxiliary_ones() -> None:
     paired = batches()
     plain = RankBatches(rows=41, batch_size=8, accumulation=2, world_size=1, rank=0, seed=1, lengths=None)
     for epoch in (0, 2):
         paired.set_epoch(epoch)
         plain.set_epoch(epoch)
-        assert [[key for key in batch if not isinstance(key, Beside)] for batch in paired] == list(plain)
+        assert [[key for key in batch if not isinstance(key, AuxiliaryKey)] for batch in paired] == list(plain)
 
 
 def test_two_processes_share_both_halves_out() -> None:
-    half = Companion(COMPANION.lengths, 2, COMPANION.weight, "labels", "items", "weight")
-    whole = Companion(COMPANION.lengths, 4, COMPANION.weight, "labels", "items", "weight")
-    one = batches(companion=whole, rows=33)
-    ranks = [batches(2, rank, companion=half, rows=33, batch_size=4) for rank in (0, 1)]
+    half = AuxiliaryData(AUXILIARY.lengths, 2, AUXILIARY.weight, "labels", "items", "weight")
+    whole = AuxiliaryData(AUXILIARY.lengths, 4, AUXILIARY.weight, "labels", "items", "weight")
+    one = batches(auxiliary=whole, rows=33)
+    ranks = [batches(2, rank, auxiliary=half, rows=33, batch_size=4) for rank in (0, 1)]
     for alone, *together in zip(one, *ranks, strict=True):
         every = list(chain.from_iterable(together))
-        for kind in (Beside, int):
-            shared = sorted(key for key in every if isinstance(key, kind) and not isinstance(key, Repeated))
+        for kind in (AuxiliaryKey, int):
+            shared = sorted(key for key in every if isinstance(key, kind) and not isinstance(key, RepeatedKey))
             assert shared == sorted(key for key in alone if isinstance(key, kind))
-        assert all(sum(isinstance(key, Beside) for key in part) == 2 for part in together)
+        assert all(sum(isinstance(key, AuxiliaryKey) for key in part) == 2 for part in together)
     # 33 rows: the last pass has one row for two processes; the second has it too, and it does not count.
-    assert [type(key).__name__ for key in list(ranks[1])[-1]] == ["Repeated", "Beside", "Beside"]
+    assert [type(key).__name__ for key in list(ranks[1])[-1]] == ["RepeatedKey", "AuxiliaryKey", "AuxiliaryKey"]
 
 
 def linear(done: float) -> float:

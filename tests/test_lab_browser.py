@@ -10,10 +10,9 @@ import pytest
 from browser import Browser, running_browser
 from lab_results import quick
 
-from hftune.lab import EXPERIMENTS
-from hftune.lab.run import write
+from hftune.lab.run import EXPERIMENTS, write
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.renders]
 
 TROUBLE = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
 

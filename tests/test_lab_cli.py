@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from facts import mentions
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.lab import EXPERIMENTS, choose
-from hftune.lab.page import mathematics
-from hftune.lab.run import run
+from hftune.lab import run as lab_run
+from hftune.lab.run import EXPERIMENTS, mathematics, run, select
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -21,14 +21,15 @@ Command = Callable[..., tuple[int, str, str]]
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """``all`` is three quick experiments."""
     few = {name: EXPERIMENTS[name] for name in ("copy", "average", "bptt")}
-    monkeypatch.setattr(choose, "EXPERIMENTS", few)
+    monkeypatch.setattr(lab_run, "EXPERIMENTS", few)
 
 
 @pytest.fixture
 def broken(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The average is no longer what it was."""
-    wrong = replace(EXPERIMENTS["average"], check=lambda _: ["<b>the average</b> is reached", "so is v_a"])
-    monkeypatch.setitem(choose.EXPERIMENTS, "average", wrong)
+    false = {"<b>the average</b> is reached": False, "so is v_a": False}
+    wrong = replace(EXPERIMENTS["average"], statements=lambda _: false)
+    monkeypatch.setitem(lab_run.EXPERIMENTS, "average", wrong)
 
 
 def test_ls(hftune: Command) -> None:
@@ -60,6 +61,7 @@ def test_json_settings_and_seed(hftune: Command, here: Path) -> None:
     assert other["numbers"]["orthonormal"] != result["numbers"]["orthonormal"]
 
 
+@pytest.mark.renders
 @pytest.mark.usefixtures("three")
 def test_all_writes_one_page(hftune: Command, here: Path) -> None:
     code, out, err = hftune("lab", "run", "all", "--set", "copy.keys=5")
@@ -81,7 +83,7 @@ def test_a_claim_that_fails_ends_with_1_after_everything_was_written(hftune: Com
     code, out, err = hftune("lab", "run", "all", "--output", "there", "--json")
     assert code == 1
     assert [result["holds"] for result in json.loads(out)["results"]] == [True, False, True]
-    assert "1 claim does not hold" in err and "average: so is v_a" in err and "→" in err
+    assert mentions(err, "1 claim does not hold") and "average: so is v_a" in err and "→" in err
     page = (here / "there/lab.html").read_text(encoding="utf-8")
     assert "2 of 3 claims hold." in page and "A claim does not hold." in page
     assert "&lt;b&gt;the average&lt;/b&gt; is reached" in page and "<b>the average" not in page
@@ -95,50 +97,49 @@ def test_a_single_claim_that_fails_ends_with_1(hftune: Command) -> None:
 
 def test_settings_that_break_a_claim_say_so(hftune: Command) -> None:
     code, _, err = hftune("lab", "run", "copy", "--set", "scales=[1, 2]")
-    assert code == 1 and "6 digits" in err and "Where settings were changed" in err
+    assert code == 1 and "6 digits" in err and "defaults" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["avarage"], ["no experiment 'avarage'", "did you mean 'average'?", "copy, average"]),
-        (["copy", "--set", "key=8"], ["copy.key: unknown setting; did you mean 'keys'?"]),
-        (["copy", "--set", "zzz=8"], ["known here: keys, dimension, scales"]),
-        (["copy", "--set", "keys=many"], ["copy.keys: expected a whole number ≥ 3; got 'many'"]),
-        (["copy", "--set", "keys=2"], ["copy.keys: expected a whole number ≥ 3; got 2"]),
-        (["copy", "--set", "keys=true"], ["copy.keys: expected a whole number ≥ 3; got true"]),
-        (["copy", "--set", "keys=99"], ["99 keys can't be orthogonal in 16 dimensions"]),
+        (["avarage"], ["no experiment 'avarage'", "mean 'average'", "copy, average"]),
+        (["copy", "--set", "key=8"], ["copy.key", "mean 'keys'"]),
+        (["copy", "--set", "zzz=8"], ["keys, dimension, scales"]),
+        (["copy", "--set", "keys=many"], ["copy.keys", "≥ 3", "'many'"]),
+        (["copy", "--set", "keys=2"], ["copy.keys", "≥ 3", 2]),
+        (["copy", "--set", "keys=true"], ["copy.keys", "≥ 3", "true"]),
+        (["copy", "--set", "keys=99"], ["99 keys", 16]),
         (["copy", "--set", "scales=[1]"], ["copy.scales: ", "at least 2 items"]),
         (["copy", "--set", "scales=[1, x]"], ["copy.scales.1: ", "got 'x'"]),
-        (["average", "--set", "subspace=20"], ["can't be orthogonal in 32"]),
-        (["copy", "--set", "scales=[2, 1]"], ["copy.scales: each must be greater than the one before"]),
-        (["copy", "--set", "scales=[1, 900]"], ["copy.scales.1: ", "less than or equal to 500"]),
+        (["average", "--set", "subspace=20"], ["orthogonal", 32]),
+        (["copy", "--set", "scales=[2, 1]"], ["copy.scales", "greater"]),
+        (["copy", "--set", "scales=[1, 900]"], ["copy.scales.1: ", 500]),
         (["argmax", "--set", "temperatures=[1, 0]"], ["argmax.temperatures.1: "]),
-        (["argmax", "--set", "temperatures=[1, 2]"], ["each must be less than the one before"]),
-        (["complexity", "--set", "heads=3"], ["3 heads of even width do not fit into hidden_size 32"]),
-        (["low-rank", "--set", "ranks=[64, 96]"], ["the least rank must be at most a quarter of the length, 32"]),
+        (["argmax", "--set", "temperatures=[1, 2]"], ["less"]),
+        (["complexity", "--set", "heads=3"], ["3 heads", "hidden_size 32"]),
+        (["low-rank", "--set", "ranks=[64, 96]"], ["rank", 32]),
         (["random-features", "--set", "angles=[0, 90]"], ["random-features.angles.0: "]),
         (["copy", "--set", "keys"], ["expected KEY=VALUE, got 'keys'"]),
-        (["copy", "--set", "average.keys=8"], ["average.keys: only copy is run"]),
+        (["copy", "--set", "average.keys=8"], ["average.keys", "copy"]),
         (["all", "--set", "keys=8"], ["expected EXPERIMENT.KEY=VALUE"]),
-        (["all", "--set", "avarage.keys=8", "--set", "copy.key=1"], ["did you mean 'average'?", "2 problems"]),
+        (["all", "--set", "avarage.keys=8", "--set", "copy.key=1"], ["mean 'average'", "2 problems"]),
         (["copy", "--seed", "-1"], ["--seed"]),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(
-    hftune: Command, here: Path, arguments: list[str], words: list[str]
+    hftune: Command, here: Path, arguments: list[str], words: list[str | int]
 ) -> None:
     code, out, err = hftune("lab", "run", *arguments)
     assert (code, out) == (2, "")
-    for word in words:
-        assert word in err, err
+    assert mentions(err, *words), err
     assert list(here.iterdir()) == []
 
 
 def test_an_output_that_is_a_file_is_refused(hftune: Command, here: Path) -> None:
     (here / "taken").write_text("mine", encoding="utf-8")
     code, _, err = hftune("lab", "run", "copy", "--output", "taken")
-    assert code == 2 and "taken is a file" in err
+    assert code == 2 and mentions(err, "taken is a file")
     assert (here / "taken").read_text(encoding="utf-8") == "mine"
 
 
@@ -151,7 +152,7 @@ def test_numbers_that_are_not_finite_are_no_result() -> None:
 
 def test_python_callers_get_the_same_errors() -> None:
     with pytest.raises(HftuneError, match="no experiment"):
-        choose.choose("nothing")
+        select("nothing")
 
 
 def test_mathematics_keeps_formulas_apart() -> None:

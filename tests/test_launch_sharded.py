@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import tiny
-from launches import ROOT, assert_same_course, history, launch_jobs
+from facts import mentions
+from launch_case import ROOT, assert_same_course, history, launch_jobs
 from safetensors.torch import load_file
 from test_launch import BERT, COURSE, GPT, lay_out
 from training_case import same
@@ -37,7 +38,7 @@ def command(task: str, processes: int) -> list[str]:
 
 
 def jobs_for(tasks: list[str]) -> list[dict[str, Any]]:
-    """The tasks; then one of them whole and in two sittings, and what is refused."""
+    """The tasks; then one of them whole and in two sessions, and what is refused."""
     again = [
         *TASKS[tasks[0]],
         *COURSE,
@@ -57,8 +58,8 @@ def jobs_for(tasks: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def check(folder: Path, tasks: list[str], codes: list[int], said: str, sharding: str) -> None:
-    assert codes == [*[0] * len(tasks), 0, 138, 0, 2], (codes, said[-4000:])
+def check(folder: Path, tasks: list[str], codes: list[int], output: str, sharding: str) -> None:
+    assert codes == [*[0] * len(tasks), 0, 138, 0, 2], (codes, output[-4000:])
     for task in tasks:
         one, two = folder / f"{task}-1", folder / f"{task}-2"
         assert_same_course(one, two, tolerance=5e-3)
@@ -71,7 +72,7 @@ def check(folder: Path, tasks: list[str], codes: list[int], said: str, sharding:
     assert fault(parts / "checkpoint-6") is None
     assert same(*(load_file(place / "checkpoint-6/trainable.safetensors") for place in (whole, parts)))
     assert history(folder / "whole") == history(folder / "parts")
-    assert "which needs whole matrices, but" in said or "lora trains no whole matrix" in said
+    assert mentions(output, "whole matrices") or mentions(output, "lora")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_deepspeed_trains_what_one_process_trains(
         code, _, err = hftune(*command(task, 1))
         assert code == 0, (task, err)
     config = ("--config_file", str(ROOT / f"recipes/accelerate/deepspeed-zero{stage}.yaml"))
-    done, codes = launch_jobs(here, (*config, *SMALL), "launched.py", jobs_for(["full", "clm"]))
+    done, codes = launch_jobs(here, (*config, *SMALL), "launch_worker.py", jobs_for(["full", "clm"]))
     check(here, ["full", "clm"], codes, done.stderr, f"DeepSpeed ZeRO-{stage}")
 
 
@@ -119,7 +120,7 @@ def test_fsdp_without_gpus_is_refused(here: Path) -> None:
     tiny.csv_folder(here / "data")
     config = ("--config_file", str(ROOT / "recipes/accelerate/fsdp.yaml"))
     arguments = ["classify", "--data", "data", *tiny.QUICK, "--output", "run"]
-    done, codes = launch_jobs(here, (*config, *SMALL), "launched.py", [{"arguments": arguments}])
+    done, codes = launch_jobs(here, (*config, *SMALL), "launch_worker.py", [{"arguments": arguments}])
     assert codes == [2]
-    assert done.stderr.count("the launch asks for FSDP, but on cpu accelerate shards nothing") == 1
+    assert done.stderr.count("the launch requests FSDP, but on cpu accelerate shards nothing") == 1
     assert not in_use(here / "run")  # torchrun may end the main process before it has removed its empty folder

@@ -17,10 +17,10 @@ import torch
 from training_case import tiny_bert
 
 from hftune import machine
-from hftune.config.train import TrainSection
 from hftune.machine import bf16_pays, cpu_trial, try_again
-from hftune.training.assembly import _muon
+from hftune.training.fit import _muon
 from hftune.training.muon import muon_for
+from hftune.training.settings import TrainSection
 
 pytestmark = pytest.mark.posix("processes there do not die by signals")
 
@@ -71,8 +71,8 @@ def test_a_real_trial_on_this_machine(own_cache: Path, monkeypatch: pytest.Monke
     found = cpu_trial("bf16")
     assert found.outcome in ("works", "crashed", "hung")
     assert (found.speed > 0) == (found.works or found.works_with is not None)
-    (kept,) = (own_cache / "machine").glob("*.json")
-    assert json.loads(kept.read_text())["torch"] == metadata.version("torch")
+    (stored,) = (own_cache / "machine").glob("*/entry.json")
+    assert json.loads(stored.read_text())["info"]["torch"] == metadata.version("torch")
     cpu_trial.cache_clear()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it is known already"))
     assert cpu_trial("bf16") == found
@@ -127,9 +127,9 @@ def test_other_kernels_are_another_question(fake: Callable[[str], Path], monkeyp
 def test_a_damaged_answer_is_tried_again(own_cache: Path, fake: Callable[[str], Path]) -> None:
     count = fake("fast")
     cpu_trial("bf16")
-    (kept,) = (own_cache / "machine").glob("*.json")
+    (stored,) = (own_cache / "machine").glob("*/entry.json")
     for content in ("", "[]", '{"outcome": "works"}', '{"name": 1'):
-        kept.write_text(content)
+        stored.write_text(content)
         cpu_trial.cache_clear()
         assert cpu_trial("bf16").pays
     assert len(count.read_text().splitlines()) == 5
@@ -223,12 +223,12 @@ def test_bf16_that_crashes_is_refused_before_training(here: Path, hftune: Hftune
 def test_doctor_shows_the_finding(
     name: str, state: str, words: str, fake: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hftune import doctor
+    from hftune.pipeline import doctor
 
     fake(name)
     finding = doctor._bf16()
     assert finding.state == state and words in finding.found
-    assert doctor._bf16 in doctor.CHECKS
+    assert doctor._bf16 in doctor.CHECKS.values()
 
 
 def test_a_crash_is_simulated_through_the_whole_command(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crash_case import recipe, sitting, write_data
+from crash_case import recipe, train_session, write_data
 from transformers import BertTokenizer, GPT2Tokenizer
 
 from hftune.errors import HftuneError
 from hftune.files import read_jsonl
-from hftune.tasks.masked_rows import MaskedRows, make_examples
-from hftune.tasks.masking import IGNORED, Masking, masking_for
+from hftune.tasks.mlm import IGNORED, WORDS, MaskedRows, Masking, make_examples, masking_for
+from hftune.tasks.tokens import IDS, Encoded
 
 pytestmark = pytest.mark.numeric
 
@@ -76,8 +76,8 @@ def test_whole_words_are_chosen_whole() -> None:
     for number, row in enumerate(rows()):
         truth = np.asarray(masking()(row.tolist(), 0, number, words)[1])
         for word in range(33):
-            told = truth[np.asarray(words) == word] != IGNORED
-            assert told.all() or not told.any()
+            reported = truth[np.asarray(words) == word] != IGNORED
+            assert reported.all() or not reported.any()
         chosen += truth != IGNORED
     assert within(chosen[1:-1].sum() / (98 * 1000), 0.15, 33_000)
 
@@ -88,25 +88,30 @@ def tokenizer() -> BertTokenizer:
     return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
 
 
+def parts(examples: Encoded, column: str) -> list[list[int]]:
+    return [examples.columns[column][examples.place(row)].tolist() for row in range(len(examples))]
+
+
 def test_lines_and_blocks(tokenizer: BertTokenizer) -> None:
     texts = ["the food was good.", "the food", "good"]
     lines = make_examples(tokenizer, texts, max_length=6, block_size=None, words=True)
-    assert [" ".join(tokenizer.convert_ids_to_tokens(row)) for row in lines.ids] == [
+    assert [" ".join(tokenizer.convert_ids_to_tokens(row)) for row in parts(lines, IDS)] == [
         "[CLS] the foo ##d was [SEP]",
         "[CLS] the foo ##d [SEP]",
         "[CLS] go ##od [SEP]",
     ]
-    assert lines.words == [[-1, 0, 1, 1, 2, -1], [-1, 0, 1, 1, -1], [-1, 0, 0, -1]]
+    assert parts(lines, WORDS) == [[0, 1, 2, 2, 3, 0], [0, 1, 2, 2, 0], [0, 1, 1, 0]]
     blocks = make_examples(tokenizer, texts, max_length=6, block_size=7, words=True)
-    assert [" ".join(tokenizer.convert_ids_to_tokens(row)) for row in blocks.ids] == [
+    assert [" ".join(tokenizer.convert_ids_to_tokens(row)) for row in parts(blocks, IDS)] == [
         "[CLS] the foo ##d was go [SEP]",
         "[CLS] ##od . [SEP] the foo [SEP]",
         "[CLS] ##d [SEP] go ##od [SEP]",
     ]
-    assert blocks.words == [[-1, 0, 1, 1, 2, 3, -1], [-1, 0, 1, -1, 2, 3, -1], [-1, 0, -1, 1, 1, -1]]
-    assert max(blocks.lengths) == 7
+    assert parts(blocks, WORDS) == [[0, 1, 2, 2, 3, 4, 0], [0, 1, 2, 0, 3, 4, 0], [0, 1, 0, 2, 2, 0]]
+    assert max(blocks.sizes) == 7
     row = MaskedRows(blocks, masking_for(tokenizer, 0.5, 1))[3, 1]
-    assert [a if b == IGNORED else b for a, b in zip(row["input_ids"], row["labels"], strict=True)] == blocks.ids[1]
+    whole = [a if b == IGNORED else b for a, b in zip(row["input_ids"], row["labels"], strict=True)]
+    assert whole == parts(blocks, IDS)[1]
 
 
 def test_a_tokenizer_without_a_mask_token() -> None:
@@ -119,6 +124,6 @@ def test_a_tokenizer_without_a_mask_token() -> None:
 def test_a_batch_without_a_masked_token_trains_nothing(tmp_path: Path) -> None:
     """Its loss is a sum over no tokens, divided by their number: 0 / 0 would end the run."""
     few = recipe(write_data(tmp_path), "mlm", **{"task.mlm_probability": 0.03, "train.num_train_epochs": 1})
-    sitting(few, tmp_path / "run")
+    train_session(few, tmp_path / "run")
     losses = [row["loss"] for row in read_jsonl(tmp_path / "run" / "history.jsonl") if "loss" in row]
     assert losses and all(math.isfinite(loss) for loss in losses) and min(losses) < max(losses)

@@ -13,15 +13,16 @@ from peft import PeftModel
 from training_case import same
 from transformers import AutoModelForSequenceClassification
 
-from hftune.config.kinds import section_kinds
 from hftune.methods import METHODS
 from hftune.methods.head import HeadMethod
+from hftune.methods.method import AdapterMethod
 from hftune.methods.prefix import PrefixMethod
-from hftune.verify import fresh_outputs
+from hftune.pipeline.verify import fresh_outputs
+from hftune.recipe import Recipe
 
 pytestmark = pytest.mark.numeric
 
-ADAPTERS = {kind for kind, section in METHODS.items() if section.is_adapter}
+ADAPTERS = {kind for kind, section in METHODS.items() if issubclass(section, AdapterMethod)}
 SECTIONS = {kind: small(kind) for kind in METHODS}
 VARIANTS = {
     "prefix-projected": PrefixMethod(num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=8),
@@ -56,7 +57,7 @@ def intended(name: str, case: MethodCase) -> tuple[str, ...]:
 
 
 def test_every_kind_has_a_method_and_the_other_way_round() -> None:
-    assert set(METHODS) == set(section_kinds("method"))
+    assert set(METHODS) == set(Recipe.section_kinds("method"))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_only_the_intended_parameters_move(name: str, kind: str, trained: Any) -
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_the_best_checkpoint_is_restored_exactly(name: str, kind: str, trained: Any) -> None:
     case = trained[name, kind]
-    assert case.fitted.best_step == EVERY
+    assert case.fitted.selection["step"] == EVERY
     best, last = weights_at(case.folder, EVERY), weights_at(case.folder, STEPS)
     assert not same(best, last)
     assert same(best, case.restored)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import facts
 from torch import Tensor
+from trained_tokenizers import char_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, pipeline
 
-from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM, from_gpt2, register
 
 pytestmark = pytest.mark.numeric
@@ -141,9 +142,9 @@ def test_forward_outputs_and_inputs() -> None:
     assert torch.equal(model(ids, return_dict=False)[0], output.logits)
     assert model(ids).past_key_values.get_seq_length() == 10
     assert model(ids, use_cache=False).past_key_values is None
-    with pytest.raises(ValueError, match="one of the two"):
+    with pytest.raises(ValueError, match=facts("one of the two")):
         model()
-    with pytest.raises(ValueError, match=r"attention_mask has the shape \(2, 9\), expected \(2, 10\)"):
+    with pytest.raises(ValueError, match=facts("attention_mask", "(2, 9)", "(2, 10)")):
         model(ids, attention_mask=torch.ones(2, 9))
 
 
@@ -188,7 +189,7 @@ def test_gradient_accumulation_is_one_large_batch(tmp_path: Path) -> None:
 def test_generation_is_bounded_at_the_block(caplog: pytest.LogCaptureFixture) -> None:
     model, prompt = tiny(), tokens(1, 10)
     mask = torch.ones_like(prompt)
-    with pytest.raises(ValueError, match="at most 6 new tokens"):
+    with pytest.raises(ValueError, match=facts("6 new tokens")):
         model.generate(prompt, attention_mask=mask, max_new_tokens=7)
     with pytest.raises(ValueError, match="at most 16"):
         model.generate(prompt, attention_mask=mask, max_length=17)
@@ -217,7 +218,7 @@ def test_beam_search_and_several_samples() -> None:
 
 def test_text_generation_pipeline() -> None:
     register()
-    tokenizer = build_char_tokenizer(["where was ada born⁇ in london"], block_size=32)
+    tokenizer = char_tokenizer(["where was ada born⁇ in london"], block_size=32)
     model = tiny(vocab_size=len(tokenizer), block_size=32, pad_token_id=tokenizer.pad_token_id)
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
     filled = generator("where", return_tensors=True)[0]["generated_token_ids"]
@@ -231,20 +232,20 @@ def test_text_generation_pipeline() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 30, "num_attention_heads": 4}, "multiple of num_attention_heads"),
-        ({"block_size": 0}, "block_size is 0"),
-        ({"residual_dropout": 1.0}, "below 1"),
-        ({"attention": "performer", "attention_dropout": 0.1}, "nothing for attention_dropout to drop"),
-        ({"attention": "rope", "hidden_size": 9, "num_attention_heads": 3}, "odd"),
-        ({"attention": "linformer", "block_size": 32}, "below block_size 32"),
-        ({"attention": "bigbird", "bigbird_window": 0}, "at least 1"),
+        ({"hidden_size": 30, "num_attention_heads": 4}, ["multiple of num_attention_heads"]),
+        ({"block_size": 0}, ["block_size is 0"]),
+        ({"residual_dropout": 1.0}, ["below 1"]),
+        ({"attention": "performer", "attention_dropout": 0.1}, ["attention_dropout"]),
+        ({"attention": "rope", "hidden_size": 9, "num_attention_heads": 3}, ["odd"]),
+        ({"attention": "linformer", "block_size": 32}, ["below block_size 32"]),
+        ({"attention": "bigbird", "bigbird_window": 0}, ["at least 1"]),
     ],
 )
-def test_shapes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_shapes_that_cannot_be_built_are_refused(settings: dict[str, object], message: list[str]) -> None:
+    with pytest.raises(ValueError, match=facts(*message)):
         MinGPTConfig(**settings)
 
 
 def test_unknown_attention_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'flash'; choose one of vanilla, rope"):
+    with pytest.raises(ValueError, match=facts("'flash'", "vanilla, rope")):
         MinGPTForCausalLM(MinGPTConfig(attention="flash"))

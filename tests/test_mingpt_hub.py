@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from trained_tokenizers import char_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from hftune.models.chars import build_char_tokenizer
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM, MinGPTModel, register
 
 TEXT = "ada lovelace was born in london⁇ the rest of the world knows it.\n"
@@ -55,7 +55,7 @@ print(json.dumps(answers))
 def save(attention: str, folder: Path) -> list[list[int]]:
     """Save a small model and its tokenizer; return what it generates here."""
     torch.manual_seed(0)
-    tokenizer = build_char_tokenizer([TEXT], block_size=40)
+    tokenizer = char_tokenizer([TEXT], block_size=40)
     config = MinGPTConfig(
         attention=attention,
         vocab_size=len(tokenizer),
@@ -105,8 +105,8 @@ def test_saved_folder_holds_the_code_it_needs_and_no_more(tmp_path: Path) -> Non
     register()
     save("rope", tmp_path)
     names = {path.name for path in tmp_path.glob("*.py")}
-    variants = {f"attention_{name}.py" for name in (*ATTENTION, "base")}
-    assert names == {"configuration_mingpt.py", "modeling_mingpt.py", "attention.py", *variants}
+    files = {f"attention_{name}.py" for name in ATTENTION if name != "vanilla"}  # that one is in the base
+    assert names == {"configuration_mingpt.py", "modeling_mingpt.py", "attention_base.py", *files}
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert auto_map == {
         "AutoConfig": "configuration_mingpt.MinGPTConfig",

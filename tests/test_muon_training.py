@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import hftune_error
 from training_case import Case, tiny_bert
 
-from hftune.config import load_recipe
 from hftune.errors import HftuneError
-from hftune.training import fit
+from hftune.recipe import load_recipe
+from hftune.training.fit import fit
 from hftune.training.muon import Muon
 
 pytestmark = pytest.mark.numeric
@@ -46,7 +47,7 @@ def test_training_with_muon_learns_and_holds_then_decays(whole: tuple[Case, Any]
 def test_a_model_without_blocks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     model = tiny_bert()
     model.bert.encoder.requires_grad_(False)
-    with pytest.raises(HftuneError, match="no matrix of a transformer block moves"):
+    with hftune_error("no matrix", "transformer block"):
         Case(tmp_path / "run", SETTINGS).trainer(model)
     assert not (tmp_path / "run").exists()
 
@@ -55,12 +56,12 @@ def test_the_recipe_fills_in_a_rate_and_refuses_idle_settings() -> None:
     fresh = {"model.model_name_or_path": "scratch:bert-tiny", "train.optim": "muon"}
     assert load_recipe(None, fresh).train.learning_rate == 4e-3
     assert load_recipe(None, {**fresh, "train.learning_rate": 1e-3}).train.learning_rate == 1e-3
-    for idle, said in (
+    for idle, output in (
         ({"train.optim_args": "momentum=0.9"}, "adamw_torch_fused ignores optim_args momentum"),
         ({"train.optim": "muon", "train.optim_args": "beta=0.9"}, "muon ignores optim_args beta; it takes momentum"),
         ({"train.optim": "muon", "method.kind": "lora"}, "lora trains no whole matrix"),
     ):
-        with pytest.raises(HftuneError, match=said):
+        with pytest.raises(HftuneError, match=output):
             load_recipe(None, {"model.model_name_or_path": "scratch:bert-tiny", **idle})
 
 

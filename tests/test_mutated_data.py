@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
 from hftune.cli import generate, predict
-from hftune.config.data import CorpusData, LabeledData, QuestionData
-from hftune.data import load, load_split
 from hftune.data.checks import check
-from hftune.data.corpus import load_corpus
+from hftune.data.corpus import lines_of, load_texts, stream_corpus, unescaped
+from hftune.data.load import load, load_split
 from hftune.data.questions import load_question_split, load_questions
-from hftune.data.stream import stream_corpus
-from hftune.data.unlabeled import read_lines
+from hftune.data.settings import CorpusData, LabeledData, QuestionData
+from hftune.data.tables import NO_SETTINGS
 
 ROWS: list[dict[str, Any]] = [
     {"text": f'row "{number}", and more of it', "label": ("no", "yes")[number % 2]} for number in range(14)
@@ -78,13 +77,13 @@ def labeled(path: Path) -> None:
 
 
 def text(path: Path) -> None:
-    corpus = load_corpus(CorpusData(dataset_name=str(path), validation_size=0.2))
+    corpus = load_texts(CorpusData(dataset_name=str(path), validation_size=0.2))
     assert all(isinstance(one, str) and one.strip() for part in corpus.named.values() for one in part)
 
 
 def stream(path: Path) -> None:
     corpus = stream_corpus(CorpusData(dataset_name=str(path), validation_size=0.2))
-    assert all(isinstance(one, str) for split in corpus.splits.values() for one in split.texts())
+    assert all(isinstance(one, str) for split in corpus.named.values() for one in split.texts())
 
 
 def questions(path: Path) -> None:
@@ -125,7 +124,7 @@ def test_labeled_values(changes: list[tuple[float, Any]], pairs: bool, ending: s
 def test_texts(name: str, read: Callable[[Path], None], changes: list[Edit]) -> None:
     path = written(name, edited(TEXTS[name], changes))
     survives(lambda: read(path))
-    survives(lambda: read_lines(path))
+    survives(lambda: unescaped(lines_of(path)))
 
 
 @examples(200)
@@ -141,7 +140,7 @@ def test_questions(changes: list[Edit]) -> None:
 def test_files_of_predict_and_generate(changes: list[Edit], ending: str) -> None:
     prompts = lines([{"text": "a", "text_pair": "b", "prompt": "c"}] * 4)
     path = written(f"asked.{ending}", edited(prompts if ending == "jsonl" else b"one\ntwo\nthree\n", changes))
-    rows = survives(lambda: list(predict._rows("nobody/nothing", "classify", None, None, path)))
+    rows = survives(lambda: list(predict._rows("nobody/nothing", "classify", None, None, path, NO_SETTINGS)))
     assert rows is None or all(isinstance(value, str) for row in rows for value in row.values())
     found = survives(lambda: list(generate._from_file(path)))
     assert found is None or all(isinstance(prompt, str) for prompt in found)

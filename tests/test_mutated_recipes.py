@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
-from hftune.assets import recipes_dir
-from hftune.config.consent import refuse_unasked
-from hftune.config.load import load_recipe, recipe_yaml
-from hftune.config.recipe import Recipe
 from hftune.config.shipped import catalogue, shipped_studies
-from hftune.runs.naming import default_path
-from hftune.studies.plan import check, make_plan, parse_grid, read_values
+from hftune.config.values import refuse_unasked
+from hftune.files import recipes_dir
+from hftune.recipe import Recipe, load_recipe, recipe_yaml
+from hftune.runs.directory import default_path
+from hftune.studies.plan import check
+from hftune.studies.request import make_plan, parse_grid, read_values
 
 RECIPES = [entry.path.read_bytes() for entry in catalogue()]
 STUDIES = [entry.path.read_bytes() for entry in shipped_studies()]

@@ -13,17 +13,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
-from hftune.config.model import ModelSection
 from hftune.hub.card import card_text
-from hftune.hub.record import Record, whats_there
-from hftune.models.adapter import CONFIG, WEIGHTS, adapter_parts
+from hftune.hub.publish import describe_last_push
+from hftune.models.adapter import WEIGHTS, open_adapter
+from hftune.models.checkpoint import open_checkpoint
 from hftune.models.classifier import Classifier
-from hftune.models.facts import saved_facts
+from hftune.models.hub_files import ADAPTER as CONFIG
+from hftune.models.hub_files import ModelFiles, load_metadata
 from hftune.models.load import load_config, load_tokenizer
+from hftune.models.settings import ModelSection
 from hftune.runs.directory import RunDir
-from hftune.runs.facts import RunFacts
-from hftune.runs.foreign import fitting
 from hftune.runs.report import write_report
+from hftune.runs.run_record import RunRecord
+from hftune.runs.schema import PushRecord, consistent
 
 HISTORY = [
     {"step": 1, "epoch": 0.5, "loss": 1.0, "seconds": 0.1},
@@ -39,16 +41,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = finished_run(tmp_path_factory.mktemp("somebody") / "run")
     run.history.write_text("".join(json.dumps(row) + "\n" for row in HISTORY))
     run.write_environment({"python": "3.11", "libraries": {"torch": "2"}, "cores": {"usable": 1, "total": 2}})
-    Record("a/b", "main", "c" * 40, "http://x/a/b", step=3).keep(run)
+    run.write_published(PushRecord(repo="a/b", revision="main", commit="c" * 40, url="http://x/a/b", step=3))
     return run
 
 
 def look(run: RunDir) -> None:
     """Everything that commands read of a run, but for drawing figures."""
-    run.read_environment(), run.read_history(), whats_there(run, "a/b", "main")
+    run.read_environment(), run.read_history(), describe_last_push(run, "a/b", "main")
     assert isinstance(run.complete, bool)
-    RunFacts.read(run)
-    with fitting(run.path):
+    RunRecord.read(run)
+    with consistent(run.path):
         card_text(run)
 
 
@@ -83,7 +85,7 @@ def test_the_page_of_a_run(made: RunDir, changes: list[tuple[float, Any]], tmp_p
     made.metrics.write_text(json.dumps(turned(json.loads(before), changes)))
 
     def page() -> None:
-        with fitting(made.path):
+        with consistent(made.path):
             write_report(made, tmp_path / "page.html")
 
     try:
@@ -104,7 +106,7 @@ def test_files_of_a_model(made: RunDir, name: str, changes: list[Edit], values: 
         if name.startswith("tokenizer"):
             survives(lambda: load_tokenizer(section, [])(["great food"]))
         elif name == "hftune.json":
-            survives(lambda: saved_facts(str(made.model)))
+            survives(lambda: load_metadata(ModelFiles(str(made.model))))
         elif name == "config.json":
             survives(lambda: load_config(section, None))  # type: ignore[arg-type]
         else:
@@ -136,8 +138,8 @@ def test_the_configuration_of_an_adapter(
     (folder / CONFIG).write_bytes(
         edited(content, changes) if values is None else json.dumps(turned(ADAPTER, values)).encode()
     )
-    found = survives(lambda: adapter_parts(str(folder), ModelSection(model_name_or_path=str(folder))))
+    found = survives(lambda: open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(folder)))))
     if found is not None:  # whatever it says, its base is on the Hub or beside it
-        base = found[1].model_name_or_path
+        base = found.base.name
         climbs = ".." in Path(base).parts or base.startswith(("/", "~", "."))
         assert base == str(folder / "base") or not climbs

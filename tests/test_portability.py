@@ -16,7 +16,7 @@ import pytest
 import systems
 
 from hftune import portability
-from hftune.training.stopping import SIGNALS
+from hftune.training.callbacks import SIGNALS
 
 PACKAGE = Path(portability.__file__).parent
 OPENERS = {"open", "fdopen", "read_text", "write_text"}
@@ -42,14 +42,11 @@ def test_without_posix_there_are_cores_memory_and_no_limits(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("windows")
-def test_without_posix_priority_is_a_class_and_ctrl_break_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_posix_ctrl_break_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", 16384, raising=False)
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(nice=asked.append))
-    portability.lower_priority(10)
     monkeypatch.setattr(signal, "CTRL_BREAK_EVENT", 1, raising=False)
     portability.interrupt(SimpleNamespace(send_signal=asked.append))  # type: ignore[arg-type]
-    assert asked == [16384, 1]
+    assert asked == [1]
     monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 512, raising=False)
     assert portability.detached() == {"creationflags": 512}
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import hftune_error, mentions
 from hub_client import Client
 from replicas import REPLICAS, bert_tiny, to_bin
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from tiny import BRIEF, csv_folder
 
-from hftune.config.model import ModelSection
-from hftune.errors import HftuneError
 from hftune.models.causal import load_causal_lm, load_saved_lm
-from hftune.models.classifier import Classifier
-from hftune.models.load import load_sequence_classifier, load_tokenizer
+from hftune.models.classifier import Classifier, load_sequence_classifier
+from hftune.models.load import load_tokenizer
 from hftune.models.masked import load_joint, load_masked_lm
+from hftune.models.settings import ModelSection
 
 METHODS = ("full", "lora")
 FAST = {
@@ -147,8 +147,8 @@ def test_a_gated_repository(client: Client, home: Path, logged_in: bool) -> None
     client.hub.add_model(name, REPLICAS[BERT].files())
     client.hub.gate(name)
     done = classify(client, name, token=client.hub.token if logged_in else None)
-    assert done.returncode == 2 and f"the model {name} is gated" in done.stderr, done.stderr
-    assert "accept its terms on the Hub" in done.stderr and not (home / "run").exists()
+    assert done.returncode == 2 and mentions(done.stderr, str(name), "gated"), done.stderr
+    assert mentions(done.stderr, "terms") and not (home / "run").exists()
     client.hub.gate(name, members=[client.hub.user])
     let_in = classify(client, name, "--dry-run", token=client.hub.token)
     assert let_in.returncode == 0, let_in.stderr
@@ -176,19 +176,19 @@ def test_safetensors_on_a_pull_request(client: Client, home: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        (("tf_model.h5",), "tf_model.h5 (TensorFlow)"),
-        (("flax_model.msgpack",), "flax_model.msgpack (Flax)"),
-        (("model.ckpt",), "model.ckpt (a TensorFlow or Lightning checkpoint)"),
-        (("bert_model.ckpt.index",), "bert_model.ckpt.index (a TensorFlow checkpoint)"),
-        ((), "no weights"),
+        (("tf_model.h5",), ["tf_model.h5 (TensorFlow)"]),
+        (("flax_model.msgpack",), ["flax_model.msgpack (Flax)"]),
+        (("model.ckpt",), ["model.ckpt", "TensorFlow"]),
+        (("bert_model.ckpt.index",), ["bert_model.ckpt.index (a TensorFlow checkpoint)"]),
+        ((), ["no weights"]),
     ],
 )
-def test_weights_in_other_formats_are_refused(tmp_path: Path, files: tuple[str, ...], found: str) -> None:
+def test_weights_in_other_formats_are_refused(tmp_path: Path, files: tuple[str, ...], found: list[str]) -> None:
     folder = replace(REPLICAS[BERT], weights="none", others=files).write(tmp_path / "model")
-    with pytest.raises(HftuneError, match=r"expected model\.safetensors or pytorch_model\.bin, found") as caught:
+    with hftune_error("model.safetensors", "pytorch_model.bin") as caught:
         loaded(BERT, folder)
-    assert caught.value.message.endswith(f"found {found}") and "transformers 4" in caught.value.hint
-    with pytest.raises(HftuneError, match="has no weights that can be loaded"):
+    assert mentions(caught.value.message.split("found")[1], *found) and "transformers 4" in caught.value.hint
+    with hftune_error("no weights"):
         Classifier.load(str(folder))
 
 
@@ -216,7 +216,7 @@ def test_a_config_without_model_type(tmp_path: Path) -> None:
     replica = REPLICAS[BERT_TINY]
     named = replace(replica, config={**replica.config, "architectures": ["BertForMaskedLM"]})
     loaded(BERT_TINY, named.write(tmp_path / "mine"))
-    with pytest.raises(HftuneError, match="has no model_type, and neither its architectures nor the name 'other'"):
+    with hftune_error("model_type", "'other'"):
         loaded(BERT_TINY, replica.write(tmp_path / "other"))
 
 
@@ -227,7 +227,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     config = {name: value for name, value in config.items() if name not in ("model_type", "architectures")}
     config["vocab_size"] = REPLICAS[BERT_TINY].settings()["vocab_size"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(HftuneError, match=r"are not those of a distilbert model: \d+ weights of the encoder"):
+    with hftune_error("distilbert", "weights of the encoder"):
         loaded(BERT_TINY, folder)
 
 

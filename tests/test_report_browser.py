@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, running_browser
-from planted_answers import plant_answers
-from planted_run import HOSTILE, SCRIPT, plant_run
+from sample_answers import plant_answers
+from sample_run import HOSTILE, SCRIPT, plant_run
 
 from hftune.runs.report import write_report
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.renders]
 
 FIGURES = ("loss", "score", "confusion", "reliability", "length")
 TROUBLE = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
@@ -61,8 +61,8 @@ def test_what_a_model_knows_fits_the_page(browser: Browser, tmp_path: Path, widt
     assert page.value("document.documentElement.scrollWidth") == width
     boxes = "[...document.querySelectorAll('#knowledge .tables .scroll')]"
     assert page.value(f"{boxes}.map(box => box.scrollWidth - box.clientWidth)") == [0, 0, 0], "no column is cut off"
-    told = page.value("[...document.querySelectorAll('#knowledge summary')].map(one => one.textContent)")
-    assert [text.split(",")[0] for text in told][1:] == ["Every answer on validation", "Every answer on test"]
+    reported = page.value("[...document.querySelectorAll('#knowledge summary')].map(one => one.textContent)")
+    assert [text.split(",")[0] for text in reported][1:] == ["Every answer on validation", "Every answer on test"]
     heads = page.value(f"{boxes}.map(box => [...box.querySelectorAll('thead th')].map(cell => cell.textContent))")
     assert heads[:2] == [
         ["pretraining", "fine-tuning", "asked", "right", "confidence"],

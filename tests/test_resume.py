@@ -12,8 +12,8 @@ from training_case import Case, CrashAt, KilledError, SignalAt, same
 
 from hftune.errors import HftuneError, Interrupted
 from hftune.portability import WARNING_SIGNAL
-from hftune.training import fit
 from hftune.training.checkpoints import Checkpoints
+from hftune.training.fit import fit
 
 pytestmark = pytest.mark.numeric
 
@@ -56,10 +56,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def assert_equal_runs(whole: Any, name: str, case: Case, trainer: Any, fitted: Any) -> None:
     expected, expected_fit, expected_weights = whole(name)
     assert same(trainer.model.state_dict(), expected_weights)
-    assert fitted.selection() == expected_fit.selection()
-    assert fitted.steps == expected_fit.steps
-    last = f"checkpoint-{fitted.steps}"
-    assert same(case.weights_at(fitted.steps), expected.weights_at(fitted.steps))
+    assert fitted.selection == expected_fit.selection
+    assert fitted.speed["steps"] == expected_fit.speed["steps"]
+    last = f"checkpoint-{fitted.speed['steps']}"
+    assert same(case.weights_at(fitted.speed["steps"]), expected.weights_at(fitted.speed["steps"]))
     for file in ("optimizer.pt", "scheduler.pt"):
         mine, other = (torch.load(c.checkpoints / last / file) for c in (case, expected))
         assert str(mine) == str(other)
@@ -104,9 +104,9 @@ def test_what_a_kill_kept_from_being_removed_goes_on_resume(
     """The last checkpoint is in its place, the process is killed, and no further one is saved that would clean up."""
     case, remove = Case(tmp_path, SETTINGS["two kept"]), Checkpoints.rotate
 
-    def rotate(store: Checkpoints, best: int | None, broken: Any = ()) -> None:
+    def rotate(store: Checkpoints, *args: Any, **kwargs: Any) -> None:
         if not store.at(24).is_dir():
-            remove(store, best, broken)
+            remove(store, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "rotate", rotate)
@@ -165,7 +165,7 @@ def test_early_stopping_remembers_how_long_it_has_waited(tmp_path: Path) -> None
     flat = {"compute_metrics": lambda outcome: {"accuracy": 0.5}}
     settings = {"early_stopping_patience": 3, "eval_steps": 2, "num_train_epochs": 9}
     whole = Case(tmp_path / "whole", settings, inputs=flat)
-    assert fit(whole.trainer()).steps == 8
+    assert fit(whole.trainer()).speed["steps"] == 8
 
     case = Case(tmp_path / "parts", settings, inputs=flat)
     for step in (3, 5, 8):
@@ -174,7 +174,7 @@ def test_early_stopping_remembers_how_long_it_has_waited(tmp_path: Path) -> None
         with pytest.raises(Interrupted):
             fit(trainer, resume=True)
     fitted = fit(case.trainer(), resume=True)
-    assert fitted.steps == 8
+    assert fitted.speed["steps"] == 8
     assert case.history == whole.history
 
 
@@ -186,7 +186,7 @@ def test_seconds_go_on_counting(tmp_path: Path) -> None:
         fit(trainer)
     before = trainer.clock.seconds
     fitted = fit(case.trainer(), resume=True)
-    assert fitted.seconds > before > 0
+    assert fitted.speed["train_seconds"] > before > 0
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_case import METHODS, PAIRS, TASKS, differences, in_rank, recipe, remains, sitting, write_data
+from crash_case import METHODS, PAIRS, TASKS, differences, in_rank, recipe, remains, train_session, write_data
 from forks import joined, start_ranks
 
-from hftune.config.kinds import section_kinds
-from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
+from hftune.pipeline.train import train
+from hftune.recipe import Recipe
 
 pytestmark = pytest.mark.numeric
 
@@ -63,12 +63,12 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
 
 
 def sit(how: str) -> Sit:
-    """One sitting in this process, or in two that train together."""
-    return in_two_processes if how == "processes" else sitting
+    """One session in this process, or in two that train together."""
+    return in_two_processes if how == "processes" else train_session
 
 
 def in_two_processes(wanted: Recipe, folder: Path, **asked: Any) -> None:
-    assert joined(start_ranks(2, in_rank, sitting, wanted, folder, **asked)) == [0, 0]
+    assert joined(start_ranks(2, in_rank, train_session, wanted, folder, **asked)) == [0, 0]
 
 
 @pytest.mark.parametrize(("task", "method", "how"), DAILY, ids=lambda value: str(value))
@@ -93,6 +93,19 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert differences(remains(tmp_path), whole(task, method, how)) == []
 
 
+@pytest.mark.parametrize("task", ["classify", "clm"])
+def test_a_model_saved_after_a_resume_at_the_end_is_the_same(home: Path, tmp_path: Path, task: str) -> None:
+    """The run was killed between its last step and its report: nothing is trained any more, but all is saved."""
+    wanted, folder = recipe(home, task), tmp_path / "run"
+    first = train(wanted, folder).run
+    saved = {path.name: path.read_bytes() for path in first.model.iterdir() if path.name != "README.md"}  # has times
+    assert "config.json" in saved
+    first.metrics.unlink()
+    shutil.rmtree(first.model)
+    again = train(wanted, folder, resume=True).run
+    assert {name: (again.model / name).read_bytes() for name in saved} == saved
+
+
 @pytest.mark.parametrize("lost", ["rng", "optimizer"])
 @pytest.mark.parametrize(
     ("task", "method"),
@@ -103,8 +116,8 @@ def test_negative_control_what_is_lost_shows(
 ) -> None:
     """A resume that forgets a part of the state ends elsewhere, so the comparison sees that part."""
     wanted = recipe(home, task, method)
-    sitting(wanted, tmp_path, stop=PLACES["mid-epoch"])
-    sitting(wanted, tmp_path, resume=True, lost=lost)
+    train_session(wanted, tmp_path, stop=PLACES["mid-epoch"])
+    train_session(wanted, tmp_path, resume=True, lost=lost)
     found = differences(remains(tmp_path), whole(task, method, "plain"))
     assert [name for name in found if name.startswith("/weights/")]
     assert [name for name in found if name.startswith("/history/")]
@@ -123,18 +136,18 @@ def test_changed_data_is_refused(home: Path, tmp_path: Path, task: str) -> None:
     """One character in one row is enough; the message says which part of the data it is."""
     mine = Path(shutil.copytree(home, tmp_path / "home"))
     wanted = recipe(mine, task)
-    sitting(wanted, tmp_path / "run", stop=2)
+    train_session(wanted, tmp_path / "run", stop=2)
     file = mine / DATA.get(task, "lines.txt")
     file.write_text(file.read_text()[::-1].replace("t", "d", 1)[::-1])
     with pytest.raises(HftuneError, match="other data") as refused:
-        sitting(wanted, tmp_path / "run", resume=True)
+        train_session(wanted, tmp_path / "run", resume=True)
     assert f"data.{'unlabeled' if task == 'joint' else 'train'}: " in refused.value.message
     assert refused.value.exit_code == 2
 
 
 def test_the_matrix_knows_every_task_and_method() -> None:
-    assert set(TASKS) == set(section_kinds("task"))
-    assert {name.partition("-")[0] for name in METHODS} - {"muon"} == set(section_kinds("method"))
+    assert set(TASKS) == set(Recipe.section_kinds("task"))
+    assert {name.partition("-")[0] for name in METHODS} - {"muon"} == set(Recipe.section_kinds("method"))
     assert {how for _, _, how in DAILY} == set(SETTINGS)
     assert {task for task, _, _ in DAILY} == set(TASKS) and {method for _, method, _ in DAILY} == set(METHODS)
     assert len(CELLS) == len(PAIRS) * 3 * 4 >= 288

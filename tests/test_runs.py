@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from facts import hftune_error, mentions
 
-from hftune.config.load import load_recipe
-from hftune.config.recipe import Recipe
 from hftune.errors import HftuneError
-from hftune.files import read_json
-from hftune.runs.directory import RunDir, in_use, runs_in
+from hftune.files import read_json, write_json
+from hftune.recipe import Recipe, load_recipe, read_recipe
+from hftune.runs.directory import RunDir, default_path, free_name, in_use, runs_in, safe
 from hftune.runs.group import group_summary, seed_path, seed_runs, write_group
-from hftune.runs.naming import default_path, free_name, safe
 
 METRICS = {
     "task": "classify",
@@ -48,7 +47,7 @@ def test_a_run_is_refused_with_resume_and_a_free_name(tmp_path: Path) -> None:
     path = finished(tmp_path / "a").path
     (tmp_path / "a-2").mkdir()
     before = sorted(path.iterdir())
-    with pytest.raises(HftuneError, match="holds a run already") as error:
+    with hftune_error("run already") as error:
         RunDir.create(path)
     assert f"--output {path} --resume" in error.value.hint
     assert f"--output {tmp_path / 'a-3'}" in error.value.hint
@@ -59,7 +58,7 @@ def test_a_run_is_refused_with_resume_and_a_free_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["file", "folder", pytest.param("dangling link", marks=pytest.mark.posix("makes symbolic links"))]
 )
-def test_whatever_else_lies_there_is_refused(tmp_path: Path, kind: str) -> None:
+def test_any_other_file_there_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "taken"
     if kind == "file":
         path.write_text("mine")
@@ -80,12 +79,13 @@ def test_a_path_below_a_file_is_an_error_of_the_user(tmp_path: Path) -> None:
         RunDir.create(tmp_path / "file" / "run")
 
 
-def test_open_says_what_may_have_been_meant(tmp_path: Path) -> None:
+def test_open_says_what_may_have_been_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # runs of the current folder would be named
     finished(tmp_path / "classify-full")
     with pytest.raises(HftuneError, match="does not exist") as error:
         RunDir.open(tmp_path / "clasify-full")
-    assert error.value.hint == f"did you mean {tmp_path / 'classify-full'}?"
-    with pytest.raises(HftuneError, match="holds 1 run") as error:
+    assert error.value.hint == f"did you mean {str(tmp_path / 'classify-full')!r}?"
+    with pytest.raises(HftuneError, match="1 run") as error:
         RunDir.open(tmp_path)
     assert str(tmp_path / "classify-full") in error.value.hint
     (tmp_path / "classify-full" / "notes").mkdir()
@@ -112,7 +112,16 @@ def test_complete_means_finished_and_verified(tmp_path: Path) -> None:
     run.write_metrics(METRICS | {"verified": False})
     assert not run.complete
     run.write_metrics(METRICS)
-    assert run.complete and run.read_metrics() == METRICS
+    assert run.complete and run.read_metrics() == {"version": 1, **METRICS}
+
+
+@pytest.mark.parametrize(("version", "hint"), [({}, ["train", "again"]), ({"version": 2}, ["upgrade"])])
+def test_metrics_of_another_version_are_refused(tmp_path: Path, version: dict[str, int], hint: list[str]) -> None:
+    run = RunDir.create(tmp_path / "a")
+    write_json(run.metrics, version | METRICS)
+    with pytest.raises(HftuneError, match=r"metrics\.json") as caught:
+        run.read_metrics()
+    assert mentions(caught.value.hint, *hint)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -122,7 +131,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     run.write_environment({"python": "3.11"})
     rows = [{"id": 0, "text": "naïve\u2028 ☕\n<b>", "gold": None, "label": "1", "probabilities": {"1": 1.0}}]
     run.write_predictions("validation", rows)
-    assert run.read_recipe() == recipe
+    assert read_recipe(run) == recipe
     assert run.read_environment() == {"python": "3.11"}
     assert run.read_predictions("validation") == rows
     assert run.read_predictions("test") == [] and run.read_history() == []
@@ -188,7 +197,7 @@ def test_runs_in_sorts_numbers_as_numbers(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hftune.runs.lock import exclusive
+from hftune.runs.directory import exclusive
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(120)
@@ -217,7 +226,7 @@ def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(tmp_path: Pa
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-            with pytest.raises(HftuneError, match=f"being used by process {holder.pid}"), run.locked():
+            with hftune_error("process", holder.pid), run.locked():
                 raise AssertionError("two processes hold one run directory")
         finally:
             holder.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hftune.machine import cpu_model
+from hftune.portability import cpu_model
 from hftune.runs.environment import REDACTED, command_line, describe, git_state
 
 TOKEN = "hf_" + "AbCdEfGh" * 4
@@ -28,7 +28,7 @@ def test_it_names_what_was_used() -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_it_holds_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("SOMETHING_PRIVATE", "do-not-tell-anyone")
     monkeypatch.setenv("HOME", "/home/alice-liddell")
@@ -51,7 +51,7 @@ def test_it_holds_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--set", "train.run=" + "0123456789" * 4],
     ],
 )
-def test_secrets_are_taken_out_of_the_command(arguments: list[str]) -> None:
+def test_secrets_are_removed_from_the_command(arguments: list[str]) -> None:
     command = command_line(["hftune", "push", *arguments, "runs/a"])
     assert "anything" not in command and TOKEN not in command and "0123456789" not in command
     assert REDACTED in command and shlex.split(command)[-1] == "runs/a"

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from facts import facts, hftune_error
 from torch.utils.data import DataLoader
 
-from hftune.config.train import TrainSection
-from hftune.errors import HftuneError
-from hftune.training.budget import BudgetBatches
-from hftune.training.sampler import FixedOrder, RankBatches, epoch_order, longest_first
+from hftune.training.inputs import RankBatches, TokenBatches, epoch_order, longest_first
+from hftune.training.settings import TrainSection
 
 pytestmark = pytest.mark.numeric
 
@@ -71,7 +70,7 @@ def test_rows_meet_other_rows_in_the_next_epoch() -> None:
     assert len(together[0] & together[1]) <= 1
 
 
-def test_the_short_update_is_drawn_at_random() -> None:
+def test_the_short_step_is_drawn_at_random() -> None:
     """Rows left over are not always the shortest ones: over many epochs they are as long as all rows."""
     left = [LENGTHS[epoch_order(1, epoch, 1003, 8, LENGTHS)[-3:]].mean() for epoch in range(300)]
     assert np.mean(left) == pytest.approx(LENGTHS.mean(), rel=0.1)
@@ -90,10 +89,10 @@ def test_processes_share_one_order(world_size: int) -> None:
         assert all(shares), "every process has something to do"
 
 
-def test_accumulation_makes_the_same_updates() -> None:
+def test_accumulation_makes_the_same_steps() -> None:
     """Four passes of 4 rows hold what one pass of 16 holds."""
     parts, whole = batches(batch_size=4, accumulation=4), batches(batch_size=16)
-    assert parts.updates == whole.updates == len(whole)
+    assert parts.steps == whole.steps == len(whole)
     for update, expected in enumerate(whole):
         passes = [parts.batch(0, i) for i in range(update * 4, min(update * 4 + 4, len(parts)))]
         assert sorted(chain(*passes)) == sorted(expected)
@@ -107,7 +106,7 @@ def test_weights_make_the_mean_over_rows(world_size: int, accumulation: int) -> 
         batches(rows=103, lengths=LENGTHS[:103].tolist(), world_size=world_size, rank=rank, accumulation=accumulation)
         for rank in range(world_size)
     ]
-    for update in range(ranks[0].updates):
+    for update in range(ranks[0].steps):
         passes = range(update * accumulation, min((update + 1) * accumulation, len(ranks[0])))
         averaged = np.mean([[rank.weight(i) * LENGTHS[rank.batch(0, i)].mean() for i in passes] for rank in ranks])
         rows = {row for rank in ranks for i in passes if rank.weight(i) for row in rank.batch(0, i)}
@@ -117,7 +116,6 @@ def test_weights_make_the_mean_over_rows(world_size: int, accumulation: int) -> 
 
 def test_a_process_without_rows_repeats_one_and_does_not_count() -> None:
     ranks = [batches(rows=9, lengths=LENGTHS[:9].tolist(), batch_size=4, world_size=2, rank=rank) for rank in (0, 1)]
-    assert ranks[0].has_repeats(1) and not ranks[0].has_repeats(0)
     assert ranks[0].batch(0, 1) == ranks[1].batch(0, 1)
     assert ranks[0].weight(1) == 2.0 and ranks[1].weight(1) == 0.0
 
@@ -139,10 +137,9 @@ def test_skipping_through_accelerate(epoch: int, skipped: int) -> None:
 
 def test_longest_first_is_stable() -> None:
     assert longest_first([3, 5, 3, 9, 5]).tolist() == [3, 1, 4, 0, 2]
-    assert list(FixedOrder(longest_first([1, 2]))) == [1, 0]
 
 
-def test_rows_that_change_are_asked_for_with_their_epoch_and_bucketed_by_its_lengths() -> None:
+def test_rows_that_change_are_requested_with_their_epoch_and_bucketed_by_its_lengths() -> None:
     def lengths_in(epoch: int) -> np.ndarray:
         return np.roll(LENGTHS, 100 * epoch)
 
@@ -158,7 +155,7 @@ def test_rows_that_change_are_asked_for_with_their_epoch_and_bucketed_by_its_len
         assert 1 - LENGTHS.sum() / widest < 0.04, "padding, by the lengths of this epoch"
 
 
-def budget(**changes: Any) -> BudgetBatches:
+def budget(**changes: Any) -> TokenBatches:
     plain: dict[str, Any] = {
         "tokens": 600,
         "rows": 1003,
@@ -169,7 +166,7 @@ def budget(**changes: Any) -> BudgetBatches:
         "seed": 1,
         "lengths": LENGTHS.tolist(),
     }
-    return BudgetBatches(**{**plain, **changes})
+    return TokenBatches(**{**plain, **changes})
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -195,12 +192,12 @@ def test_a_budget_gives_as_many_batches_each_epoch_in_another_order() -> None:
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_the_weights_of_a_budget_give_the_mean_over_the_rows_of_an_update(world_size: int, accumulation: int) -> None:
+def test_the_weights_of_a_budget_give_the_mean_over_the_examples_of_a_step(world_size: int, accumulation: int) -> None:
     values = np.random.default_rng(4).normal(size=1003)
     ranks = [budget(world_size=world_size, rank=rank, accumulation=accumulation) for rank in range(world_size)]
     for rank in ranks:
         rank.set_epoch(2)
-    for update in range(ranks[0].updates):
+    for update in range(ranks[0].steps):
         passes = range(update * accumulation, min((update + 1) * accumulation, len(ranks[0])))
         own = [[rank.batch(2, index) for index in passes] for rank in ranks]
         expected = values[list(chain(*chain(*own)))].mean()
@@ -212,21 +209,21 @@ def test_the_weights_of_a_budget_give_the_mean_over_the_rows_of_an_update(world_
             ]
         )
         assert got == pytest.approx(expected)
-    assert ranks[0].seen(ranks[0].updates * 2) == 2006
+    assert ranks[0].examples_seen(ranks[0].steps * 2) == 2006
 
 
-def test_rows_seen_under_a_budget_are_those_of_the_updates_made() -> None:
+def test_examples_seen_under_a_budget_are_those_of_the_steps_made() -> None:
     sampler = budget(accumulation=2)
     rows = sum(len(sampler.batch(1, index)) for index in range(6))
-    assert sampler.seen(sampler.updates + 3) == 1003 + rows
+    assert sampler.examples_seen(sampler.steps + 3) == 1003 + rows
 
 
 def test_a_row_longer_than_the_budget_is_refused() -> None:
-    with pytest.raises(HftuneError, match="max_tokens_per_batch is 100, but a training row has 199") as caught:
+    with hftune_error("max_tokens_per_batch", 100, 199) as caught:
         budget(tokens=100)
     assert "max_seq_length" in caught.value.hint
 
 
 def test_a_budget_does_not_go_with_a_batch_that_is_found() -> None:
-    with pytest.raises(ValueError, match="set one of them"):
+    with pytest.raises(ValueError, match=facts("set one of")):
         TrainSection(max_tokens_per_batch=600, auto_find_batch_size=True)

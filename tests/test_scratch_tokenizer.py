@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from facts import facts, hftune_error
 from tiny import rows
 
-from hftune.config import load_recipe
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.models.presets import PRESETS, preset, refuse_other_head
+from hftune.models.load import PRESETS, preset, refuse_other_head
+from hftune.models.settings import ModelSection
+from hftune.recipe import load_recipe
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("vocab_size", [90, 300], ids=["cut-off", "all-pieces"])
 def test_the_same_texts_give_the_same_ids(name: str, vocab_size: int) -> None:
     texts = [text for _, text in rows(60, seed=3)]
-    if name == "gpt2-tiny":
-        vocab_size += 256  # a token for each byte comes first
+    if name in ("gpt2-tiny", "roberta-tiny"):
+        vocab_size += 261  # a token for each byte, and special tokens
     first, *others = (PRESETS[name].train_tokenizer(iter(texts), vocab_size) for _ in range(4))
     for other in others:
         assert other.get_vocab() == first.get_vocab()
@@ -27,7 +28,7 @@ def test_the_same_texts_give_the_same_ids(name: str, vocab_size: int) -> None:
     assert sorted(first.get_vocab().values()) == list(range(len(first)))
 
 
-def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
+def test_a_new_mingpt_has_the_shape_that_is_requested() -> None:
     section = ModelSection(
         model_name_or_path="scratch:mingpt",
         attention="rope",
@@ -44,14 +45,14 @@ def test_a_fresh_mingpt_has_the_shape_that_is_asked_for() -> None:
     assert tokenizer.decode(tokenizer("Where was Zoë born?").input_ids) == "Where was Zoë born?", "any typeable text"
     default = preset(ModelSection(model_name_or_path="scratch:mingpt")).build_config(tokenizer)
     assert (default.num_hidden_layers, default.num_attention_heads, default.hidden_size) == (4, 8, 256)
-    with pytest.raises(HftuneError, match=r"model.hidden_size 32 can't be split over 5 heads"):
+    with hftune_error("model.hidden_size", 32, "5 heads"):
         preset(section.model_copy(update={"num_attention_heads": 5})).build_config(tokenizer)
 
 
 def test_shapes_and_heads_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="scratch:bert-tiny has no block_size; it has num_hidden_layers"):
+    with pytest.raises(ValueError, match=facts("scratch:bert-tiny", "block_size", "num_hidden_layers")):
         ModelSection(model_name_or_path="scratch:bert-tiny", num_hidden_layers=2, block_size=64)
-    with pytest.raises(HftuneError, match=r"read the characters of the text; model\.tokenizer_type=bpe"):
+    with hftune_error("characters", "model.tokenizer_type=bpe"):
         load_recipe(None, {"model.model_name_or_path": "scratch:mingpt-tiny", "model.vocab_size": 500}, task="span")
     with pytest.raises(HftuneError, match="needs an encoder") as caught:
         refuse_other_head(ModelSection(model_name_or_path="scratch:mingpt"), causal=False)

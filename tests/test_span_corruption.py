@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from facts import hftune_error, mentions
+from trained_tokenizers import char_tokenizer
 from training_case import same
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from hftune import cli
-from hftune.config import Recipe, load_recipe
-from hftune.config.model import ModelSection
-from hftune.config.task import SpanTask
-from hftune.data.corpus import load_corpus
+from hftune.cli import commands as cli
+from hftune.data.corpus import load_texts
 from hftune.errors import HftuneError
-from hftune.evaluation.language import Counts, counting_baselines, language_scores
-from hftune.inference import evaluate
-from hftune.models.chars import MASK, build_char_tokenizer
-from hftune.models.token_scores import NextTokenBatches
-from hftune.outcomes import Request
-from hftune.pipeline import assemble, train
+from hftune.evaluation.language import count_tokens, span_baselines, span_scores
+from hftune.models.causal import NextTokenBatches
+from hftune.models.settings import MASK, ModelSection
+from hftune.pipeline.inference import evaluate
+from hftune.pipeline.train import assemble, train
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe, load_recipe
 from hftune.runs.directory import RunDir
-from hftune.tasks import TASKS
-from hftune.tasks.corruption import UNSEEN, Corruption, corrupted, plan
-from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens
-from hftune.training.progress import Silent
+from hftune.tasks import task_class
+from hftune.tasks.corruption import UNSEEN, CorruptedRows, Corruption, FixedRows, corrupted, plan, tokenize_documents
+from hftune.tasks.settings import SpanTask
+from hftune.tasks.task import EvaluationRequest
 
 pytestmark = pytest.mark.numeric
 
@@ -48,9 +48,9 @@ def restored(sequence: np.ndarray, spans: int) -> np.ndarray:
     marks = np.flatnonzero(sequence == MARK)
     assert len(marks) == 2 * spans + 1 and marks[-1] == len(sequence) - 1
     pieces = np.split(sequence, marks)
-    kept, told = pieces[: spans + 1], pieces[spans + 1 : -1]
+    kept, reported = pieces[: spans + 1], pieces[spans + 1 : -1]
     parts = [kept[0]]
-    for hole, span in zip(kept[1:], told, strict=True):
+    for hole, span in zip(kept[1:], reported, strict=True):
         parts += [span[1:], hole[1:]]
     return np.concatenate(parts)
 
@@ -64,13 +64,13 @@ def test_no_character_is_lost_and_order_is_kept(spans: int, anywhere: bool) -> N
         assert len(sequence) == drawn.totals[row]
         start, length = drawn.starts[row], drawn.lengths[row]
         assert np.array_equal(restored(sequence, spans), document(row)[start : start + length])
-        told = drawn.told[row]
-        assert sequence[told - 1] == MARK and np.count_nonzero(sequence[:told] == MARK) == spans + 1
+        reported = drawn.prefix_lengths[row]
+        assert sequence[reported - 1] == MARK and np.count_nonzero(sequence[:reported] == MARK) == spans + 1
     assert (drawn.starts.max() > 0) == anywhere
     assert (drawn.starts + drawn.lengths <= SIZES).all()
 
 
-def test_lengths_and_shares_are_those_that_were_asked_for() -> None:
+def test_lengths_and_shares_are_those_that_were_requested() -> None:
     long = np.full(20_000, 500)
     drawn = plan(long, Corruption(48, 112, 0.25, 1, False), seed=3, epoch=2)
     assert (drawn.lengths.min(), drawn.lengths.max()) == (48, 112)
@@ -98,18 +98,18 @@ def test_pure_in_seed_epoch_and_document() -> None:
 
 def test_settings_that_do_not_fit_the_block() -> None:
     assert Corruption.of(SpanTask(), 128) == ONE
-    with pytest.raises(HftuneError, match="126 tokens and 3 marks do not fit into the block of 128") as caught:
+    with hftune_error("126 tokens", 3, 128) as caught:
         Corruption.of(SpanTask(max_prefix_ratio=0.99), 128)
     share = float(caught.value.hint.partition("max_prefix_ratio to ")[2].partition(",")[0])
     assert Corruption.of(SpanTask(max_prefix_ratio=share), 128).longest == 124
-    with pytest.raises(HftuneError, match="48 tokens at least and 28 at most"):
+    with hftune_error("48 tokens", 28):
         Corruption.of(SpanTask(min_document_length=48), 32)
 
 
 def test_batches_hold_every_character_and_predict_all_but_the_first() -> None:
     texts = ["Ada was born in London .", "Kim .", "Bo lives in Rome ."]
-    tokenizer = build_char_tokenizer(texts)
-    tokens = Tokens(texts, tokenizer)
+    tokenizer = char_tokenizer(texts)
+    tokens = tokenize_documents(texts, tokenizer)
     assert [tokenizer.decode(tokens[row]) for row in range(3)] == texts
     rows = CorruptedRows(tokens, ONE, seed=1, mark=tokenizer.mask_token_id)
     made = [rows[4, row] for row in range(3)]
@@ -126,28 +126,28 @@ def test_batches_hold_every_character_and_predict_all_but_the_first() -> None:
 def test_scores_are_means_over_tokens() -> None:
     losses = np.array([[9.0, 1.0, 2.0, 3.0], [9.0, 4.0, 7.0, 7.0]])
     hits = np.array([[1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
-    scores = language_scores(losses, hits, lengths=[4, 2], told=[2, 1], characters=[3, 1])
+    scores = span_scores(losses, hits, lengths=[4, 2], prefix_lengths=[2, 1], characters=[3, 1])
     assert scores["loss"] == 2.5 and scores["span_loss"] == 3.0
     assert scores["perplexity"] == pytest.approx(math.exp(2.5))
     assert scores["bits_per_character"] == pytest.approx(2.5 / math.log(2))
     assert scores["accuracy"] == 0.5 and scores["span_accuracy"] == pytest.approx(1 / 3)
     assert scores["span_exact_match"] == 0.0, "a span is wrong that has one wrong token, the first or the last"
-    for lengths, told in (([4, 2], [3, 1]), ([2, 2], [1, 1])):
-        assert language_scores(losses, hits, lengths, told, [1, 1])["span_exact_match"] == 0.5
-    pieces = language_scores(losses, hits, [4, 2], [2, 1], characters=[9, 3])
+    for lengths, reported in (([4, 2], [3, 1]), ([2, 2], [1, 1])):
+        assert span_scores(losses, hits, lengths, reported, [1, 1])["span_exact_match"] == 0.5
+    pieces = span_scores(losses, hits, [4, 2], [2, 1], characters=[9, 3])
     assert pieces["bits_per_character"] == pytest.approx(10 / 12 / math.log(2)), "four tokens, twelve characters"
 
 
 def test_counting_baselines_are_distributions_and_bigrams_know_their_neighbors() -> None:
     rows = [np.array([1, 2, 1, 2, 1, 2]), np.array([1, 2, 3])]
-    counts = Counts.of(rows, vocabulary=5)
+    counts = count_tokens([rows], vocabulary=5)
     every = np.arange(5)
     assert counts.unigram.sum() == pytest.approx(1.0)
     assert counts.bigram(np.full(5, 2), every).sum() == pytest.approx(1.0)
     # 1 is followed by 2 in all four cases, and 2 makes up 4 of the 7 tokens that follow one: (4 + 5 · 5/12) / (4 + 5).
     assert counts.bigram(np.array([1]), np.array([2]))[0] == pytest.approx((4 + 5 * 5 / 12) / 9)
-    assert counts.likeliest()[:3].tolist() == [2, 2, 1]
-    found = counting_baselines(rows, rows, [1, 1], [5, 2], 5)
+    assert counts.successors[:3].tolist() == [2, 2, 1]
+    found = span_baselines(rows, rows, [1, 1], [5, 2], 5)
     assert found["bigram"]["loss"] < found["unigram"]["loss"]
 
 
@@ -202,19 +202,20 @@ def writes_one_space(model: Any, tokenizer: Any) -> None:
     tokens[mark, 0] = tokens[space, 1] = head[space, 0] = head[mark, 1] = 1.0
 
 
-class Writing(Silent):
+class Writing(ProgressReporter):
     """Hears how many spans are written."""
 
     def __init__(self) -> None:
         self.counts, self.done = False, list[int]()
 
     def begin(self, total: int, unit: str) -> None:
-        self.counts = unit.startswith("writing spans")
+        self.counts = unit.startswith("generating spans")
 
     def advance(self, done: int, facts: Any) -> None:
         self.done += [done] if self.counts else []
 
 
+@pytest.mark.renders
 def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpus_file: Path, tmp_path: Path) -> None:
     wanted = recipe(corpus_file, **{"train.num_train_epochs": 25, "train.eval_steps": 60})
     result = train(wanted, tmp_path / "run")
@@ -232,7 +233,7 @@ def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpu
     for row in rows:
         prefix, _, suffix = row["text"].partition(MASK)
         assert any(text.startswith(f"{prefix}{row['gold']}{suffix}") for text in CORPUS), "spaces of a span are its own"
-    assert "hftune pretrain" in result.run.report.read_text(encoding="utf-8")
+    assert "hftune train" in result.run.report.read_text(encoding="utf-8")
 
     tokenizer = AutoTokenizer.from_pretrained(result.run.model)
     model = AutoModelForCausalLM.from_pretrained(result.run.model)
@@ -241,19 +242,19 @@ def test_the_saved_model_is_scored_and_knows_the_text_better_than_counting(corpu
         assert model(ids, labels=ids).loss.item() == pytest.approx(row["loss"], rel=1e-4)
 
     further = {"model.model_name_or_path": str(result.run.path), **dict.fromkeys(SHAPE)}
-    job = assemble(recipe(corpus_file, **further), RunDir(tmp_path / "further"), Silent())
+    job = assemble(recipe(corpus_file, **further), RunDir(tmp_path / "further"), ProgressReporter())
     assert same(job.trainer.model.state_dict(), model.state_dict()), "goes on from the run's weights"
     strange = tmp_path / "strange.txt"
     strange.write_text("Zoë was born in Åbo .\nZoë died in Rome .\n", encoding="utf-8")
-    with pytest.raises(HftuneError, match=r"of \d+ characters are unknown to the tokenizer: 'ë' \(U\+00EB\)"):
-        assemble(recipe(strange, **further), RunDir(tmp_path / "strange"), Silent())
+    with hftune_error("'ë' (U+00EB)"):
+        assemble(recipe(strange, **further), RunDir(tmp_path / "strange"), ProgressReporter())
 
 
 def test_exact_matches_are_what_is_written_in_batches(tmp_path: Path) -> None:
     corpus = tmp_path / "spaces.txt"
     corpus.write_text("".join(f"o{' ' * size}o\n" for size in range(4, 34)), encoding="utf-8")
     changes = {"train.per_device_eval_batch_size": 7, "task.corruption_rate": 0.08}
-    job = assemble(recipe(corpus, **changes), RunDir(tmp_path / "run"), Silent())
+    job = assemble(recipe(corpus, **changes), RunDir(tmp_path / "run"), ProgressReporter())
     writes_one_space(job.trainer.model, job.tokenizer)
     job.task.save(job.trainer.model, job.tokenizer, job.data, tmp_path / "model")
     writing = Writing()
@@ -267,10 +268,10 @@ def test_exact_matches_are_what_is_written_in_batches(tmp_path: Path) -> None:
     assert writing.done[-1] == 30 and np.diff([0, *writing.done]).max() <= 7
 
 
-def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path) -> None:
+def test_validation_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path) -> None:
     made = []
     for seed in (1, 2):
-        task = TASKS["span"](recipe(corpus_file, **{"train.seed": seed}))
+        task = task_class("span")(recipe(corpus_file, **{"train.seed": seed}))
         data = task.load_data()
         inputs = task.prepare(data, task.load_tokenizer(data))
         assert isinstance(inputs.validation, FixedRows)
@@ -282,34 +283,35 @@ def test_dev_is_scored_on_the_same_sequences_whatever_the_seed(corpus_file: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.model_name_or_path": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, "predicts the next token"),
-        ({"method.kind": "lora"}, "pretraining moves every weight"),
-        ({"train.metric_for_best_model": "f1"}, "not among the validation scores"),
+        ({"model.model_name_or_path": "scratch:bert-tiny", **dict.fromkeys(SHAPE)}, ["next token"]),
+        ({"method.kind": "lora"}, ["task span", "all parameters"]),
+        ({"train.metric_for_best_model": "f1"}, ["validation"]),
     ],
 )
 def test_requests_that_can_not_be_carried_out(
-    corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: str
+    corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: list[str]
 ) -> None:
-    with pytest.raises(HftuneError, match=message) as caught:
-        assemble(recipe(corpus_file, **changes), RunDir(tmp_path), Silent())
-    assert caught.value.hint
+    with hftune_error(*message):
+        assemble(recipe(corpus_file, **changes), RunDir(tmp_path), ProgressReporter())
 
 
-def test_characters_that_are_not_learned_are_said(
+def test_characters_that_are_not_learned_are_reported(
     corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "train.txt").write_text(corpus_file.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "valid.txt").write_text("Zoë lives in Rome .\n", encoding="utf-8")
-    assemble(recipe(tmp_path), RunDir(tmp_path / "run"), Silent())
-    assert "validation: 1 of 19 characters are unknown to the tokenizer: 'ë' (U+00EB) × 1" in caplog.text
-    build_char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
-    with pytest.raises(HftuneError, match="characters are unknown to the tokenizer"):
+    assemble(recipe(tmp_path), RunDir(tmp_path / "run"), ProgressReporter())
+    assert mentions(caplog.text, "validation", "1 of 19 characters", "'ë' (U+00EB) × 1")
+    char_tokenizer(["no capitals ."]).save_pretrained(tmp_path / "few")
+    with hftune_error("unknown to the tokenizer"):
         assemble(
-            recipe(corpus_file, **{"model.tokenizer_name": str(tmp_path / "few")}), RunDir(tmp_path / "run"), Silent()
+            recipe(corpus_file, **{"model.tokenizer_name": str(tmp_path / "few")}),
+            RunDir(tmp_path / "run"),
+            ProgressReporter(),
         )
 
 
-def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
+def test_characters_of_other_text_are_reported_when_a_run_is_scored_on_it(
     corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "train.txt").write_text(corpus_file.read_text(encoding="utf-8"), encoding="utf-8")
@@ -318,33 +320,35 @@ def test_characters_of_other_text_are_said_when_a_run_is_scored_on_it(
     assert caplog.text.count("characters are unknown") == 1, "not again when the run is scored"
     (tmp_path / "other.txt").write_text("Bo lives in Åbo .\n", encoding="utf-8")
     settings = ModelSection(model_name_or_path=str(tmp_path / "run"))
-    evaluate(Request(settings.model_name_or_path, settings, str(tmp_path / "other.txt")))
-    assert "other.txt: 1 of 17 characters are unknown to the tokenizer: 'Å' (U+00C5) × 1" in caplog.text
+    evaluate(EvaluationRequest(settings.model_name_or_path, settings, str(tmp_path / "other.txt")))
+    assert mentions(caplog.text, "other.txt", "1 of 17 characters", "'Å' (U+00C5) × 1")
 
 
 @pytest.mark.parametrize("tokenizer_type", ["char", "bpe"])
-def test_text_that_is_never_seen_is_said(tmp_path: Path, tokenizer_type: str) -> None:
+def test_text_that_is_never_seen_is_reported(tmp_path: Path, tokenizer_type: str) -> None:
     corpus = tmp_path / "long.txt"
     corpus.write_text("".join(f"{number} {' '.join('xyz'[number:] * 60)}\n" for number in range(2)), encoding="utf-8")
-    for changes, told in (({}, True), ({"task.crop": "random"}, False), ({"model.block_size": 600}, False)):
-        task = TASKS["span"](recipe(corpus, **{"model.tokenizer_type": tokenizer_type, **changes}))
+    for changes, reported in (({}, True), ({"task.crop": "random"}, False), ({"model.block_size": 600}, False)):
+        task = task_class("span")(recipe(corpus, **{"model.tokenizer_type": tokenizer_type, **changes}))
         data = task.load_data()
         notes = task.prepare(data, task.load_tokenizer(data)).notes
-        assert bool(notes) == told
-    job = assemble(recipe(corpus, **{"model.tokenizer_type": tokenizer_type}), RunDir(tmp_path / "run"), Silent())
-    assert "cut at their first 42 tokens" in job.inputs.notes[0]
+        assert bool(notes) == reported
+    job = assemble(
+        recipe(corpus, **{"model.tokenizer_type": tokenizer_type}), RunDir(tmp_path / "run"), ProgressReporter()
+    )
+    assert mentions(job.inputs.notes[0], "42 tokens")
     whole = recipe(
         corpus, **{"model.tokenizer_type": tokenizer_type, "model.block_size": 600, "task.min_document_length": 400}
     )
-    notes = assemble(whole, RunDir(tmp_path / "whole"), Silent()).inputs.notes
-    assert notes == ("no document is cut: none has more tokens than task.min_document_length (400)",)
+    notes = assemble(whole, RunDir(tmp_path / "whole"), ProgressReporter()).inputs.notes
+    assert notes == ("no document is truncated: none has more tokens than task.min_document_length (400)",)
 
 
 def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
     section = recipe(corpus_file).data
-    corpus = load_corpus(section)
+    corpus = load_texts(section)
     assert corpus.validation_is_train and set(corpus.train) == set(CORPUS) and set(corpus.validation) <= set(CORPUS)
-    apart = load_corpus(section.model_copy(update={"validation_size": 0.25}))
+    apart = load_texts(section.model_copy(update={"validation_size": 0.25}))
     assert not apart.validation_is_train and not set(apart.train) & set(apart.validation)
     assert len(apart.validation) == len(CORPUS) // 4 and set(apart.train) | set(apart.validation) == set(CORPUS)
 
@@ -353,11 +357,11 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Recipe:
     """The recipe that a command line stands for; nothing is trained."""
     seen: list[Recipe] = []
 
-    def dry_run(wanted: Recipe, output: Path | None, listener: Any) -> Any:
+    def dry_run(wanted: Recipe, *_: Any, **__: Any) -> Any:
         seen.append(wanted)
         raise HftuneError("enough", hint="enough")
 
-    monkeypatch.setattr("hftune.dryrun.dry_run", dry_run)
+    monkeypatch.setattr("hftune.pipeline.dry_run.dry_run", dry_run)
     result = CliRunner().invoke(cli.app, ["pretrain", *arguments, "--dry-run"], prog_name="hftune")
     assert len(seen) == 1, result.stderr
     return seen[0]
@@ -382,16 +386,16 @@ def test_the_command_line_names_text_model_and_attention(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--objective", "sapn"], "did you mean 'span'?"),
-        (["--recipe", "classify/reviews"], "run it with `hftune classify`"),
-        (["--recipe", "classify/reviews", "--objective", "span"], "Run `hftune classify`"),
-        (["--attention", "sparse"], "expected one of vanilla, rope"),
+        (["--objective", "sapn"], ["mean 'span'"]),
+        (["--recipe", "classify/reviews"], ["`hftune classify`"]),
+        (["--recipe", "classify/reviews", "--objective", "span"], ["Run `hftune classify`"]),
+        (["--attention", "sparse"], ["vanilla, rope"]),
         (
             ["--model", "scratch:bert-tiny", "--attention", "rope"],
-            "scratch:bert-tiny has no attention; it has num_hidden_layers",
+            ["scratch:bert-tiny", "attention", "num_hidden_layers"],
         ),
     ],
 )
-def test_the_command_line_refuses(arguments: list[str], message: str) -> None:
+def test_the_command_line_refuses(arguments: list[str], message: list[str]) -> None:
     result = CliRunner().invoke(cli.app, ["pretrain", *arguments], prog_name="hftune")
-    assert result.exit_code == 2 and message in result.stderr
+    assert result.exit_code == 2 and mentions(result.stderr, *message)

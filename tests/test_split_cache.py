@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import hashlib
 import os
 import shutil
@@ -12,13 +11,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from facts import hftune_error
 
-from hftune import data
-from hftune.cache import contents
-from hftune.config.data import JointData, LabeledData
-from hftune.data import split_cache
+from hftune.cache import cache_usage
+from hftune.data import load as data
+from hftune.data.settings import JointData, LabeledData
 from hftune.data.splits import Splits
 from hftune.errors import HftuneError
 
@@ -28,10 +26,10 @@ ROWS = 40
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(split_cache, "WORTH", 1)
-    split_cache._reader.cache_clear()
+    monkeypatch.setattr(data, "MIN_BYTES", 1)
+    data._code.cache_clear()
     yield tmp_path / "cache"
-    split_cache._reader.cache_clear()
+    data._code.cache_clear()
 
 
 @pytest.fixture
@@ -49,11 +47,11 @@ def asked(folder: Path, **settings: Any) -> LabeledData:
     return LabeledData(dataset_name=str(folder), **settings)
 
 
-def kept_in(cache: Path, ending: str) -> set[str]:
-    return {path.name for path in (cache / "rows").glob(f"*.{ending}")}
+def kept_in(cache: Path) -> set[str]:
+    return {path.name for path in (cache / "rows").iterdir()}
 
 
-def told(splits: Splits) -> dict[str, Any]:
+def reported(splits: Splits) -> dict[str, Any]:
     return {
         "rows": {name: rows.to_list() for name, rows in splits.named.items()},
         "features": {name: rows.features for name, rows in splits.named.items()},
@@ -69,17 +67,19 @@ def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("a file was read again")
 
-    monkeypatch.setattr("hftune.data.read_file", fail)
+    monkeypatch.setattr("hftune.data.load.read_table", fail)
 
 
 def test_the_second_time_nothing_is_read(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = told(data.load(asked(folder)))
+    first = reported(data.load(asked(folder)))
     assert first["rows"]["test"][0]["label"] == -1 and any("left out" in note for note in first["notes"])
-    assert len(kept_in(cache, "json")) == 1 and len(kept_in(cache, "arrow")) == 3
+    assert len(kept_in(cache)) == 1
     no_reading(monkeypatch)
     second = data.load(asked(folder))
-    assert told(second) == first and all(rows.cache_files for rows in second.named.values())
-    assert told(data.load(asked(folder, max_seq_length=7, truncation="only_first"))) == first  # rows are not cut here
+    assert reported(second) == first and all(rows.cache_files for rows in second.named.values())
+    assert (
+        reported(data.load(asked(folder, max_seq_length=7, truncation="only_first"))) == first
+    )  # rows are not cut here
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,8 @@ def test_other_settings_are_other_rows(folder: Path, cache: Path, change: dict[s
     first = data.load(asked(folder))
     second = data.load(asked(folder, **change))
     assert first.fingerprints["train"] != second.fingerprints["train"]
-    assert len(kept_in(cache, "json")) == 2
-    assert told(data.load(asked(folder, **change))) == told(second)
-
-
-def test_subsets_share_the_files_of_what_they_have_in_common(folder: Path, cache: Path) -> None:
-    data.load(asked(folder))
-    data.load(asked(folder, max_train_samples=10))
-    assert len(kept_in(cache, "arrow")) == 4  # two trains, one validation, one test
+    assert len(kept_in(cache)) == 2
+    assert reported(data.load(asked(folder, **change))) == reported(second)
 
 
 def test_a_changed_file_is_read(folder: Path, cache: Path) -> None:
@@ -115,14 +109,14 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 ) -> None:
     path = folder / "train.csv"
     before = path.read_bytes()
-    reading = data.read_file
+    reading = data.read_table
 
-    def late(file: Path, named: Any) -> Any:
+    def late(file: Path, *settings: Any) -> Any:
         path.write_bytes(before.replace(b"is it 3?", b"is it 4?"))
-        return reading(file, named)
+        return reading(file, *settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(data, "read_file", late)
+        patch.setattr(data, "read_table", late)
         data.load(asked(folder))
     path.write_bytes(before)
     assert any("is it 3? naïve" in row["text"] for rows in data.load(asked(folder)).named.values() for row in rows)
@@ -131,115 +125,53 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 @pytest.mark.posix("makes symbolic links")
 def test_changed_code_reads_anew(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data.load(asked(folder))
-    copy = shutil.copytree(Path(split_cache.__file__).parent, tmp_path / "code")
-    (copy / ".#rows.py").symlink_to(tmp_path / "nowhere")  # an editor's lock
-    monkeypatch.setattr(split_cache, "__file__", str(copy / "split_cache.py"))
+    copy = shutil.copytree(Path(data.__file__).parent, tmp_path / "code")
+    (copy / ".#tables.py").symlink_to(tmp_path / "nowhere")  # an editor's lock
+    monkeypatch.setattr(data, "__file__", str(copy / "load.py"))
     for changed, notes in ((False, 1), (True, 2)):
         if changed:
-            (copy / "rows.py").write_text((copy / "rows.py").read_text() + "#")
-        split_cache._reader.cache_clear()
+            (copy / "tables.py").write_text((copy / "tables.py").read_text() + "#")
+        data._code.cache_clear()
         data.load(asked(folder))
-        assert len(kept_in(cache, "json")) == notes
+        assert len(kept_in(cache)) == notes
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "datasets"])
 def test_other_versions_read_anew(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     data.load(asked(folder))
-    monkeypatch.setattr(split_cache, "version", lambda name: "0" if name == library else metadata.version(name))
-    split_cache._reader.cache_clear()
+    monkeypatch.setattr(data, "version", lambda name: "0" if name == library else metadata.version(name))
+    data._code.cache_clear()
     data.load(asked(folder))
-    assert len(kept_in(cache, "json")) == 2
+    assert len(kept_in(cache)) == 2
 
 
 def test_joint_data_finds_what_plain_data_kept(folder: Path, cache: Path) -> None:
     data.load(asked(folder))
     data.load(JointData(dataset_name=str(folder), unlabeled="train"))
-    assert len(kept_in(cache, "json")) == 1
+    assert len(kept_in(cache)) == 1
 
 
 @pytest.mark.posix("makes a named pipe")
 def test_a_pipe_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "dev.csv")
-    with pytest.raises(HftuneError, match="not a regular file"):
+    with hftune_error("regular file"):
         data.load(asked(folder))
 
 
-def without_rows(whole: bytes) -> bytes:
-    """A stream that was cut where its only batch begins reads as a whole one."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.ipc.open_stream(whole).schema):
-        pass
-    return bytes(sink.getvalue())
-
-
-@pytest.mark.parametrize(
-    ("ending", "damage"),
-    [
-        ("json", lambda whole: b"x"),
-        ("json", lambda whole: b"{}"),
-        ("json", lambda whole: whole.replace(b'"validation"', b'"div"')),
-        ("json", lambda whole: b'{"files": []}'),
-        ("arrow", lambda whole: b""),
-        ("arrow", lambda whole: b"x"),
-        ("arrow", lambda whole: whole[: len(whole) // 2]),
-        ("arrow", lambda whole: whole[:-9]),
-        ("arrow", without_rows),
-        ("arrow", lambda whole: whole.replace(b"is it 3?", b"is it 4?")),
-    ],
-)
-def test_a_damaged_file_is_made_again(
-    folder: Path, cache: Path, ending: str, damage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = told(data.load(asked(folder)))
-    for path in (cache / "rows").glob(f"*.{ending}"):
-        path.write_bytes(damage(path.read_bytes()))
-    assert told(data.load(asked(folder))) == first
+@pytest.mark.parametrize("name", ["entry.json", "train.arrow"])
+def test_a_damaged_entry_is_made_again(folder: Path, cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = reported(data.load(asked(folder)))
+    (path,) = (cache / "rows").glob(f"*/{name}")
+    path.write_bytes(path.read_bytes()[:-9])
+    assert reported(data.load(asked(folder))) == first
     no_reading(monkeypatch)
-    assert told(data.load(asked(folder))) == first
-
-
-def test_a_file_that_was_cleared_away_is_made_again(
-    folder: Path, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = told(data.load(asked(folder)))
-    for path in (cache / "rows").glob("*.arrow"):
-        path.unlink()
-    assert told(data.load(asked(folder))) == first
-    assert not caplog.records and len(kept_in(cache, "arrow")) == 3
-
-
-def test_a_cache_that_takes_nothing_stops_nobody(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = told(data.load(asked(folder)))
-    (tmp_path / "blocked").write_text("")
-    monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "blocked"))
-    assert told(data.load(asked(folder))) == first
-
-
-def test_a_disk_that_fills_up_stops_nobody(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(split_cache, "write_json", full)
-    data.load(asked(folder))
-    assert not kept_in(cache, "json") and "rows are not kept" in caplog.text
-
-
-def test_a_new_cache_is_its_owners_alone(folder: Path, cache: Path) -> None:
-    data.load(asked(folder))
-    assert cache.stat().st_mode & 0o777 == 0o700
+    assert reported(data.load(asked(folder))) == first
 
 
 def test_small_files_are_not_kept(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_cache, "WORTH", 10**6)
+    monkeypatch.setattr(data, "MIN_BYTES", 10**6)
     data.load(asked(folder))
-    assert not contents()
-
-
-def test_what_is_kept_counts_against_the_bound(folder: Path, cache: Path) -> None:
-    data.load(asked(folder))
-    assert sum(one.size for one in contents()) == sum(path.stat().st_size for path in (cache / "rows").iterdir())
+    assert not cache_usage()
 
 
 def test_a_note_on_this_folder_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, running_browser
-from planted_study import SCRIPT, plant_study
+from facts import mentions
+from sample_study import SCRIPT, plant_study
 
 from hftune.studies.plan import Plan
-from hftune.studies.results import PAGE, write_study
+from hftune.studies.report import PAGE, write_study
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.renders]
 
 FIGURES = (
     "scores",
@@ -84,6 +85,15 @@ def test_it_shows_everything_and_asks_for_nothing(browser: Browser, page_file: P
         assert area[0] > 200 and area[1] > 150, f"{name}: {area}"
 
 
+def test_a_wide_table_scrolls_on_a_phone_with_a_cue_and_its_caption_stays(browser: Browser, page_file: Path) -> None:
+    page = browser.open(page_file, width=390)
+    page.value("window.box = document.querySelector('#comparison .scroll'); box.scrollLeft = 80; 0")
+    assert page.value("box.scrollWidth > box.clientWidth && box.scrollLeft") == 80
+    assert "local" in page.value("getComputedStyle(box).backgroundAttachment"), "shadows at the edges"
+    caption = page.value("(one => [one.left, one.right])(box.querySelector('caption').getBoundingClientRect())")
+    assert caption[0] >= 0 and caption[1] <= 390
+
+
 def test_hostile_names_are_text(browser: Browser, page_file: Path) -> None:
     page = browser.open(page_file)
     assert page.value("document.title") == "reviews-lr · hftune"
@@ -91,10 +101,10 @@ def test_hostile_names_are_text(browser: Browser, page_file: Path) -> None:
     assert SCRIPT in page.value("document.querySelector('#comparison').innerText")
     page.value("document.querySelectorAll('details').forEach(box => { box.open = true; })")
     runs = page.value("document.querySelector('#runs').innerText")
-    assert f"failed: the loss is nan {SCRIPT}" in runs
+    assert mentions(runs, "nan", str(SCRIPT))
 
 
-def test_runs_are_linked_and_the_selected_setting_stands_out(browser: Browser, page_file: Path) -> None:
+def test_runs_are_linked_and_the_selected_setting_is_marked(browser: Browser, page_file: Path) -> None:
     page = browser.open(page_file)
     links = page.value("[...document.querySelectorAll('#runs a')].map(link => decodeURI(link.getAttribute('href')))")
     assert len(links) == 33

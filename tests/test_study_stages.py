@@ -8,23 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from planted_study import plant_run, plant_study
-from test_studies import Planter
+from facts import hftune_error
+from sample_study import Planter, plant_run, plant_study
 
-from hftune.cli.sweep import _plan
 from hftune.errors import HftuneError, RunFailed
+from hftune.pipeline.verify import _SERVERS, fresh_outputs, verification_server
+from hftune.progress import ProgressReporter
 from hftune.studies import plots
 from hftune.studies.compare import compare_study
-from hftune.studies.cross import crossed
 from hftune.studies.estimate import costs
 from hftune.studies.folder import StudyDir
-from hftune.studies.page import sections, study_page
-from hftune.studies.plan import Plan, check, grid, make_plan, plan_yaml, read_plan, recipe_for, stage_recipe
+from hftune.studies.plan import Plan, check, grid, recipe_for, stage_recipe
+from hftune.studies.report import comparison_page
+from hftune.studies.request import make_plan, plan_study, plan_yaml, read_plan
 from hftune.studies.sweep import sweep
 from hftune.studies.systems import of_study
-from hftune.studies.tables import markdown_text
-from hftune.training.progress import Silent
-from hftune.verify import _STANDING, fresh_outputs, standing
+from hftune.studies.tables import markdown_text, pivot_table
 
 VALUES: dict[str, Any] = {
     "recipe": "classify/reviews",
@@ -86,43 +85,43 @@ def test_a_reference_is_the_run_of_the_same_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         (
             {"set": {"model.tokenizer_name": "run:mml", "train.max_steps": 5}},
-            "run:mml names a run that the study does not",
+            ["run:mml"],
         ),
-        ({"set": {"model.tokenizer_name": "run:mlm"}}, "depends_on.mlm.inherit names train.max_steps"),
-        ({"depends_on": {"mlm": {"set": {"train.epoch": 1}}}}, "train.epoch"),
-        ({"reference": {"method": "other"}}, "reference names method other"),
-        ({"reference": {"kind": "plain"}}, "reference names kind plain"),
+        ({"set": {"model.tokenizer_name": "run:mlm"}}, ["depends_on.mlm.inherit names train.max_steps"]),
+        ({"depends_on": {"mlm": {"set": {"train.epoch": 1}}}}, ["train.epoch"]),
+        ({"reference": {"method": "other"}}, ["reference", "method other"]),
+        ({"reference": {"kind": "plain"}}, ["reference", "kind plain"]),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_runs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(HftuneError, match=told):
-        sweep(plan(**changes), tmp_path / "study", hire=lambda study, jobs: [])
+def test_what_is_wrong_is_reported_before_anything_runs(
+    changes: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
+    with hftune_error(*expected):
+        sweep(plan(**changes), tmp_path / "study", create=lambda study, jobs: [])
     assert not (tmp_path / "study").exists()
 
 
 def test_settings_of_what_others_start_from_can_be_typed() -> None:
-    made, _ = _plan(
-        "low-label", None, None, {}, ["depends_on.mlm.train.max_steps=7", "train.max_steps=3"], None, None, None
-    )
+    made, _ = plan_study("low-label", settings={"depends_on.mlm.train.max_steps": 7, "train.max_steps": 3})
     assert stage_recipe(made, "mlm", 1).train.max_steps == 7 and recipe_for(made, grid(made)[0], 1).train.max_steps == 3
-    with pytest.raises(HftuneError, match="the study depends on no runs 'mln'; it depends on: mlm"):
-        _plan("low-label", None, None, {}, ["depends_on.mln.train.max_steps=7"], None, None, None)
+    with hftune_error("'mln'", "mlm"):
+        plan_study("low-label", settings={"depends_on.mln.train.max_steps": 7})
 
 
 def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
-    hand = Planter({**SHARES, "before: mlm": 0.5})
-    outcome = sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [hand])
-    assert hand.trained[:3] == [("before: mlm", seed) for seed in (1, 2, 3)]
-    assert len(hand.trained) == 3 + 6 * 3 and not outcome.failures
+    executor = Planter({**SHARES, "depends_on: mlm": 0.5})
+    outcome = sweep(plan(), tmp_path / "s", create=lambda study, jobs: [executor])
+    assert executor.trained[:3] == [("depends_on: mlm", seed) for seed in (1, 2, 3)]
+    assert len(executor.trained) == 3 + 6 * 3 and not outcome.failures
     again = Planter(SHARES)
-    sweep(plan(), tmp_path / "s", hire=lambda study, jobs: [again])
+    sweep(plan(), tmp_path / "s", create=lambda study, jobs: [again])
     assert again.trained == []
     with pytest.raises(HftuneError, match="depends_on differs"):
-        sweep(plan(depends_on={"mlm": {}}), tmp_path / "s", hire=lambda study, jobs: [])
+        sweep(plan(depends_on={"mlm": {}}), tmp_path / "s", create=lambda study, jobs: [])
 
 
 def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +129,9 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     threads = torch.get_num_threads()
     few = {"data.max_train_samples": [50], "method": VALUES["grid"]["method"]}
     made, folder = plan(grid=few, seeds=[1, 2]), tmp_path / "s"
-    found = {cost.setting: cost for cost in costs(made, folder, 2, Silent())}
+    found = {cost.setting: cost for cost in costs(made, folder, 2, ProgressReporter())}
     assert list(found) == [
-        "before: mlm",
+        "depends_on: mlm",
         "max_train_samples=50 plain",
         "max_train_samples=50 staged",
         "max_train_samples=50 joint",
@@ -140,31 +139,31 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not folder.exists(), "nothing is written"
     assert torch.get_num_threads() == threads and "OMP_NUM_THREADS" not in os.environ, "nor changed"
     for cost in found.values():
-        assert cost.each is not None and (cost.runs, cost.complete, cost.each.updates) == (2, 0, 5)
-        assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_update > 0
+        assert cost.each is not None and (cost.runs, cost.complete, cost.each.steps) == (2, 0, 5)
+        assert cost.minutes == 2 * cost.each.estimated_minutes and cost.each.seconds_per_step > 0
     assert (
         found["max_train_samples=50 staged"].each.total_parameters
         == found["max_train_samples=50 plain"].each.total_parameters
     )
-    sweep(made, folder, hire=lambda study, jobs: [Planter({**SHARES, "before: mlm": 0.5})])
+    sweep(made, folder, create=lambda study, jobs: [Planter({**SHARES, "depends_on: mlm": 0.5})])
     more = plan(grid=few, seeds=[1, 2, 3])
-    assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, Silent())] == [(1, 2)] * 4
-    assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, Silent())] == [(0.0, None)] * 4
+    assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, ProgressReporter())] == [(1, 2)] * 4
+    assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, ProgressReporter())] == [(0.0, None)] * 4
     with pytest.raises(HftuneError, match="depends_on differs"):
-        list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, Silent()))
+        list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, ProgressReporter()))
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
     own = plan(set={"train.max_steps": 5})
-    hand = Planter({**SHARES, "before: mlm": 0.5}, broken={"before: mlm": "no memory"})
-    outcome = sweep(own, tmp_path / "s", hire=lambda study, jobs: [hand])
-    assert not any(setting.endswith("staged") for setting, _ in hand.trained)
+    executor = Planter({**SHARES, "depends_on: mlm": 0.5}, broken={"depends_on: mlm": "no memory"})
+    outcome = sweep(own, tmp_path / "s", create=lambda study, jobs: [executor])
+    assert not any(setting.endswith("staged") for setting, _ in executor.trained)
     reasons = {one["setting"]: one["reason"] for one in outcome.failures}
-    assert reasons["before: mlm"] == "no memory"
+    assert reasons["depends_on: mlm"] == "no memory"
     assert reasons["max_train_samples=50 staged"].startswith("the run it starts from is not complete: ")
     with pytest.raises(RunFailed, match="no memory"):
-        everything = Planter({"before: mlm": 0.5}, broken={"before: mlm": "no memory"})
-        sweep(plan(), tmp_path / "all", hire=lambda study, jobs: [everything])
+        everything = Planter({"depends_on: mlm": 0.5}, broken={"depends_on: mlm": "no memory"})
+        sweep(plan(), tmp_path / "all", create=lambda study, jobs: [everything])
 
 
 def bag_of_words(name: str) -> dict[str, Any]:
@@ -182,7 +181,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
     made = plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES, **by_name)
     for seed in (1, 2):
         speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "ahead_seconds": 15.0}
-        plant_run(made.before("mlm", seed).path, stage_recipe(plan(), "mlm", seed), 0.5, speed=speed)
+        plant_run(made.stage_run("mlm", seed).path, stage_recipe(plan(), "mlm", seed), 0.5, speed=speed)
     return made
 
 
@@ -194,10 +193,10 @@ def test_each_is_compared_with_the_plain_one_at_the_same_number(study: StudyDir)
         for labels in (50, 200)
         for name in ("staged", "joint")
     ]
-    assert pairs["max_train_samples=200 joint", "max_train_samples=200 plain"].words.endswith(
+    assert pairs["max_train_samples=200 joint", "max_train_samples=200 plain"].verdict.endswith(
         "max_train_samples=200 joint is better, with 3 seeds"
     )
-    assert "no difference" in pairs["max_train_samples=50 joint", "max_train_samples=50 plain"].words
+    assert "no difference" in pairs["max_train_samples=50 joint", "max_train_samples=50 plain"].verdict
 
 
 def test_a_study_that_asks_a_question_chooses_nothing(study: StudyDir) -> None:
@@ -207,7 +206,7 @@ def test_a_study_that_asks_a_question_chooses_nothing(study: StudyDir) -> None:
 
 def test_one_axis_against_the_other(study: StudyDir) -> None:
     compared = compare_study(study)
-    cross = crossed(compared)
+    cross = pivot_table(compared)
     assert cross is not None
     assert (cross.name, cross.columns) == ("max train samples", ("50", "200"))
     assert {name for name, _ in cross.rows} == {"plain", "staged", "joint"}
@@ -219,13 +218,12 @@ def test_one_axis_against_the_other(study: StudyDir) -> None:
     assert compared.baselines == {"majority": {"validation": 0.5, "test": 0.5}}, "the other one depends on the rows"
     text = markdown_text(compared)
     assert "| max train samples | 50 | 200 |" in text and "| *bag of words* | 0.5500 | 0.6600 |" in text
-    parts = sections(compared, of_study(study), study)
-    assert {"cross", "values"} <= {part.id for part in parts}
-    assert [picture.name for part in parts if part.id == "values" for picture in part.pictures] == [
+    page = comparison_page("planted", compared, of_study(study), study)
+    assert {"pivot", "values"} <= {part.id for part in page.sections}
+    assert [picture.name for part in page.sections if part.id == "values" for picture in part.pictures] == [
         "by-data-max-train-samples"
     ]
-    page = study_page("planted", compared, parts, study)
-    assert "Score by max train samples" in page and "before: mlm" in page
+    assert "Score by max train samples" in page.html() and "depends_on: mlm" in page.html()
 
 
 def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_learns(study: StudyDir) -> None:
@@ -244,9 +242,9 @@ def test_a_learning_curve_has_a_line_and_a_band_a_method_and_the_baseline_that_l
     assert any(high.min() == min(seeds) and high.max() == max(seeds) for high in heights)
 
 
-def test_the_time_of_what_others_start_from_is_told(study: StudyDir) -> None:
-    told = "times leave out the runs that others start from: mlm, 1 min 45 s a seed"
-    assert told in compare_study(study).notes
+def test_the_time_of_what_others_start_from_is_reported(study: StudyDir) -> None:
+    reported = "times leave out the runs that others start from: mlm, 1 min 45 s per seed"
+    assert reported in compare_study(study).notes
 
 
 def test_the_table_is_on_the_terminal(study: StudyDir, hftune: Any) -> None:
@@ -259,7 +257,7 @@ def test_the_table_is_on_the_terminal(study: StudyDir, hftune: Any) -> None:
 def test_a_study_without_two_axes_has_no_such_table(tmp_path: Path) -> None:
     one = Plan(grid={"train.learning_rate": [0.001, 0.01]})
     shares = {"learning_rate=0.001": 0.7, "learning_rate=0.01": 0.8}
-    assert crossed(compare_study(plant_study(tmp_path / "s", one, shares))) is None
+    assert pivot_table(compare_study(plant_study(tmp_path / "s", one, shares))) is None
 
 
 class StoppedWhileWaiting:
@@ -267,7 +265,7 @@ class StoppedWhileWaiting:
         raise KeyboardInterrupt
 
 
-def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_server_answers_as_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
@@ -280,16 +278,16 @@ def test_a_standing_process_proves_what_a_new_one_would(tmp_path: Path, monkeypa
     from hftune.tasks.classification import Classification
 
     expected = Classification.reload_outputs(tmp_path / "model", probe)
-    with standing():
+    with verification_server():
         first, second = (fresh_outputs([tmp_path / "model"], "classify", probe)[0] for _ in range(2))
-        with pytest.raises(RunFailed, match="there is no folder"):
+        with hftune_error("no folder", code=1):
             fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
         assert fresh_outputs([tmp_path / "model"], "classify", probe)[0] == first == second, "it outlives an error"
-        process = _STANDING[-1]
+        process = _SERVERS[-1]
         with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
             stopped.setattr(process, "stdout", StoppedWhileWaiting())
             fresh_outputs([tmp_path / "model"], "classify", probe)
-        with pytest.raises(RunFailed, match="there is no folder"):  # and no old answer is taken for this one's
+        with hftune_error("no folder", code=1):  # and no old answer is taken for this one's
             fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
         assert process.wait(60) < 0
     assert first == expected

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hftune.cache import contents
-from hftune.config import load_recipe
-from hftune.models import learned
-from hftune.models.presets import PRESETS
-from hftune.tasks import TASKS, token_cache
-from hftune.tasks.packing import tokenizer_fingerprint
-from hftune.tasks.rows import Encoded, TokenizedRows
+from hftune.cache import cache_usage
+from hftune.models import tokenizers
+from hftune.models.load import PRESETS
+from hftune.recipe import load_recipe
+from hftune.tasks import task_class, tokens
+from hftune.tasks.tokens import Encoded, TokenizedRows, tokenizer_fingerprint
 
 ROWS = 60
 
@@ -23,8 +22,8 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(token_cache, "WORTH", 1)
-    monkeypatch.setattr(learned, "WORTH", 1)
+    monkeypatch.setattr(tokens, "MIN_ROWS", 1)
+    monkeypatch.setattr(tokenizers, "MIN_CACHED_TEXTS", 1)
     return tmp_path / "cache"
 
 
@@ -46,7 +45,7 @@ def prepared(data: Path, **settings: Any) -> Any:
         "data.test_size": 0,
     }
     recipe = load_recipe(None, {**plain, **settings})
-    task = TASKS["classify"](recipe)
+    task = task_class("classify")(recipe)
     rows = task.load_data()
     return task.prepare(rows, task.load_tokenizer(rows))
 
@@ -83,30 +82,17 @@ def test_other_text_is_other_rows(tmp_path: Path, cache: Path) -> None:
     assert len(kept_in(cache)) == 4
 
 
-@pytest.mark.parametrize(
-    ("damage", "content"),
-    [(".json", b"x"), (".json", b"{}"), (".json", b'{"arrays": []}'), (".json", b'{"arrays": {}}'), (".bin", b"x")],
-)
-def test_a_damaged_file_is_made_again(tmp_path: Path, cache: Path, damage: str, content: bytes) -> None:
+def test_a_damaged_entry_is_made_again(tmp_path: Path, cache: Path) -> None:
     data = folder(tmp_path)
     first = prepared(data)
-    for path in (cache / "tokens").glob(f"*{damage}"):
-        path.write_bytes(content)
+    for path in (cache / "tokens").glob("*/input_ids"):
+        path.write_bytes(b"x")
     assert prepared(data).tokens == first.tokens
     assert prepared(data).tokens == first.tokens
-
-
-def test_a_cache_that_takes_nothing_stops_nobody(tmp_path: Path, cache: Path) -> None:
-    data = folder(tmp_path)
-    first = prepared(data)
-    (tmp_path / "blocked").write_text("")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HFTUNE_CACHE", str(tmp_path / "blocked"))
-        assert prepared(data).tokens == first.tokens
 
 
 def test_few_rows_are_not_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_cache, "WORTH", ROWS + 1)
+    monkeypatch.setattr(tokens, "MIN_ROWS", ROWS + 1)
     prepared(folder(tmp_path))
     assert not kept_in(cache)
 
@@ -134,15 +120,15 @@ def test_a_learned_vocabulary_is_found_again(cache: Path, monkeypatch: pytest.Mo
     preset = PRESETS["bert-tiny"]
     first = preset.train_tokenizer(texts, 300)
     with monkeypatch.context() as patch:
-        patch.setattr(type(first), "train_new_from_iterator", None)
+        patch.setattr(tokenizers, "_train_word_pieces", None)
         second = preset.train_tokenizer(texts, 300)
     assert tokenizer_fingerprint(second) == tokenizer_fingerprint(first)
     assert second(texts)["input_ids"] == first(texts)["input_ids"]
-    for path in (cache / "vocabularies").iterdir():
+    for path in (cache / "vocabularies").glob("*/entry.json"):
         path.write_text("{")
     assert preset.train_tokenizer(texts, 300)(texts)["input_ids"] == first(texts)["input_ids"]
 
 
 def test_what_is_kept_here_counts_against_the_bound(tmp_path: Path, cache: Path) -> None:
     prepared(folder(tmp_path))
-    assert {path.parent.name for one in contents() for path in one.files} == {"tokens", "vocabularies"}
+    assert {entry.path.parent.name for entry in cache_usage()} == {"tokens", "vocabularies"}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from facts import hftune_error, mentions
 from torch import nn
 from training_case import Case, SignalAt, collate, rows, same, tiny_bert
 from transformers import EvalPrediction, TrainerCallback
@@ -20,9 +21,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.portability import WARNING_SIGNAL
-from hftune.training import fit
 from hftune.training.checkpoints import newest_complete
-from hftune.training.utilization import SHORTEST, matmul_peak, model_flops_utilization
+from hftune.training.fit import MIN_SECONDS, fit, matmul_peak, model_flops_utilization
 
 pytestmark = pytest.mark.numeric
 
@@ -66,7 +66,7 @@ def test_the_loss_is_not_inflated(tmp_path: Path, accumulation: int, how: str) -
 
 
 @pytest.mark.parametrize("how", ["own loss", "loss function"])
-def test_accumulated_passes_make_the_update_of_one_batch(tmp_path: Path, how: str) -> None:
+def test_accumulated_micro_batches_make_the_step_of_one_batch(tmp_path: Path, how: str) -> None:
     """50 rows in updates of 18: the last one has passes of 6, 6 and 2 rows, and yet every row weighs the same."""
     ends = []
     for name, settings in {
@@ -131,11 +131,11 @@ def test_a_number_that_is_none_stops_the_run(tmp_path: Path, gradient_only: bool
         fit(trainer)
     message = failed.value.message
     assert ("the gradient became" if gradient_only else "the loss became nan") in message
-    assert f"at update {update} (epoch 1)" in message
+    assert f"at step {update} (epoch 1)" in message
     passes = [where] if not gradient_only else range((update - 1) * accumulation, update * accumulation)
     named = sorted(row for i in passes for row in order.batch(0, i))
-    assert f"training rows {', '.join(map(str, named))};" in message
-    assert f"the last good checkpoint is checkpoint-{update - 1}" in message
+    assert f"training examples {', '.join(map(str, named))};" in message
+    assert mentions(message, f"checkpoint-{update - 1}")
     assert newest_complete(case.checkpoints) == (case.checkpoints / f"checkpoint-{update - 1}", [])
     assert same(dict(trainer.model.named_parameters()), case.weights_at(update - 1)), "the weights did not move"
 
@@ -177,34 +177,34 @@ def test_evaluation_goes_by_length(tmp_path: Path) -> None:
 
 
 class Hearing:
-    """A listener that keeps what it hears."""
+    """A progress that keeps what it hears."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
+        self.received: list[tuple[str, Any]] = []
 
     def stage(self, text: str) -> None:
-        self.heard.append(("stage", text))
+        self.received.append(("stage", text))
 
     def begin(self, total: int, unit: str) -> None:
-        self.heard.append(("begin", (total, unit)))
+        self.received.append(("begin", (total, unit)))
 
     def advance(self, done: int, facts: Any) -> None:
-        self.heard.append(("advance", (done, dict(facts))))
+        self.received.append(("advance", (done, dict(facts))))
 
     def end(self) -> None:
-        self.heard.append(("end", None))
+        self.received.append(("end", None))
 
     def note(self, text: str) -> None:
-        self.heard.append(("note", text))
+        self.received.append(("note", text))
 
     def warn(self, text: str) -> None:
-        self.heard.append(("warn", text))
+        self.received.append(("warn", text))
 
 
 def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hearing = Hearing()
     case = Case(tmp_path, {"num_train_epochs": 2, "logging_steps": 4})
-    fitted = fit(case.trainer(listener=hearing))
+    fitted = fit(case.trainer(progress=hearing))
     train = [row for row in case.history if "split" not in row]
     validation = [row for row in case.history if "split" in row]
     assert [row["step"] for row in train] == [4, 8, 12, 16]
@@ -215,22 +215,22 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     ]
     assert all(set(row) == {"step", "epoch", "split", "loss", "accuracy"} for row in validation)
 
-    assert hearing.heard[0][0] == "note" and hearing.heard[0][1].startswith("only 16 updates in all")
-    assert hearing.heard[1] == ("begin", (16, "updates"))
-    assert hearing.heard[-1] == ("end", None)
-    done, facts = next(value for kind, value in reversed(hearing.heard) if kind == "advance")
+    assert hearing.received[0][0] == "note" and hearing.received[0][1].startswith("only 16 steps in all")
+    assert hearing.received[1] == ("begin", (16, "steps"))
+    assert hearing.received[-1] == ("end", None)
+    done, facts = next(value for kind, value in reversed(hearing.received) if kind == "advance")
     assert done == 16
     assert facts["validation accuracy"] == validation[-1]["accuracy"]
     assert facts["loss"] == pytest.approx(train[-1]["loss"])
 
     best = max(validation, key=lambda row: (row["accuracy"], -row["step"]))
-    assert fitted.selection() == {"metric": "accuracy", "step": best["step"], "score": best["accuracy"]}
-    assert fitted.speed()["steps"] == 16
-    assert fitted.examples_per_second >= 120 / fitted.seconds > 0
+    assert fitted.selection == {"metric": "accuracy", "step": best["step"], "score": best["accuracy"]}
+    assert fitted.speed["steps"] == 16
+    assert fitted.speed["examples_per_second"] >= 120 / fitted.speed["train_seconds"] > 0
     assert capfd.readouterr().out == "", "Trainer's own printing is off"
 
 
-def test_time_beside_the_updates_is_left_out_once(tmp_path: Path) -> None:
+def test_time_outside_the_steps_is_left_out_once(tmp_path: Path) -> None:
     """Samples are written inside an evaluation: taken off twice, they would leave no time for the updates at all."""
 
     def write(model: Any) -> list[dict[str, Any]]:
@@ -238,38 +238,38 @@ def test_time_beside_the_updates_is_left_out_once(tmp_path: Path) -> None:
         return [{"prompt": "", "text": "slow"}]
 
     fitted = fit(Case(tmp_path, {"num_train_epochs": 1}, inputs={"samples": write}).trainer())
-    assert 60 / fitted.seconds < fitted.examples_per_second < 1e8
+    assert 60 / fitted.speed["train_seconds"] < fitted.speed["examples_per_second"] < 1e8
 
 
 def test_the_share_of_the_peak_is_a_share_or_left_out() -> None:
     cpu, threads = torch.device("cpu"), torch.get_num_threads()
     peak = matmul_peak(cpu, torch.float32)
-    share = model_flops_utilization(peak, 10 * SHORTEST, cpu, torch.float32)
+    share = model_flops_utilization(peak, 10 * MIN_SECONDS, cpu, torch.float32)
     assert share is not None and 0 < share < 1
-    assert model_flops_utilization(100 * peak, SHORTEST, cpu, torch.float32) is None, "no training is above the peak"
-    assert model_flops_utilization(peak / 100, SHORTEST / 2, cpu, torch.float32) is None, "too short to tell"
-    assert model_flops_utilization(0, SHORTEST, cpu, torch.float32) is None, "nothing was counted"
+    assert model_flops_utilization(100 * peak, MIN_SECONDS, cpu, torch.float32) is None, "no training is above the peak"
+    assert model_flops_utilization(peak / 100, MIN_SECONDS / 2, cpu, torch.float32) is None, "too short to tell"
+    assert model_flops_utilization(0, MIN_SECONDS, cpu, torch.float32) is None, "nothing was counted"
     assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("scores", [(0.9, 0.2, 0.3), (0.1, 0.8, 0.2), (0.1, 0.2, 0.9)])
 def test_the_best_weights_come_back(tmp_path: Path, scores: tuple[float, ...]) -> None:
-    told = iter(scores)
-    case = Case(tmp_path, {}, inputs={"compute_metrics": lambda outcome: {"accuracy": next(told)}})
+    messages = iter(scores)
+    case = Case(tmp_path, {}, inputs={"compute_metrics": lambda outcome: {"accuracy": next(messages)}})
     trainer = case.trainer()
     fitted = fit(trainer)
     best = 8 * (1 + scores.index(max(scores)))
-    assert (fitted.best_step, fitted.best_score) == (best, max(scores))
+    assert (fitted.selection["step"], fitted.selection["score"]) == (best, max(scores))
     held = {**dict(trainer.model.named_parameters()), **dict(trainer.model.named_buffers())}
     assert same(held, case.weights_at(best))
 
 
 def test_lower_can_be_better(tmp_path: Path) -> None:
-    told = iter((0.4, 0.1, 0.3))
-    inputs = {"compute_metrics": lambda o: {"error": next(told)}}
+    messages = iter((0.4, 0.1, 0.3))
+    inputs = {"compute_metrics": lambda o: {"error": next(messages)}}
     settings = {"metric_for_best_model": "error", "greater_is_better": False}
     fitted = fit(Case(tmp_path, settings, inputs=inputs).trainer())
-    assert fitted.selection() == {"metric": "error", "step": 16, "score": 0.1}
+    assert fitted.selection == {"metric": "error", "step": 16, "score": 0.1}
 
 
 def test_an_unknown_score_to_select_by(tmp_path: Path) -> None:
@@ -280,20 +280,20 @@ def test_an_unknown_score_to_select_by(tmp_path: Path) -> None:
 
 def test_no_score_that_is_a_number(tmp_path: Path) -> None:
     case = Case(tmp_path, {"num_train_epochs": 1}, inputs={"compute_metrics": lambda outcome: {"accuracy": math.nan}})
-    with pytest.raises(RunFailed, match="no evaluation gave a finite accuracy"):
+    with hftune_error("no evaluation", "finite", code=1):
         fit(case.trainer())
     assert case.history[-1]["accuracy"] is None
 
 
 def test_early_stopping(tmp_path: Path) -> None:
-    told = iter((0.5, 0.6, 0.6, 0.5, 0.9))
+    messages = iter((0.5, 0.6, 0.6, 0.5, 0.9))
     case = Case(
         tmp_path,
         {"early_stopping_patience": 2, "num_train_epochs": 5},
-        inputs={"compute_metrics": lambda o: {"accuracy": next(told)}},
+        inputs={"compute_metrics": lambda o: {"accuracy": next(messages)}},
     )
     fitted = fit(case.trainer())
-    assert (fitted.steps, fitted.best_step) == (32, 16)
+    assert (fitted.speed["steps"], fitted.selection["step"]) == (32, 16)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, WARNING_SIGNAL])
@@ -301,7 +301,7 @@ def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, num
     before = signal.getsignal(number)
     trainer = Case(tmp_path, {}).trainer()
     trainer.add_callback(SignalAt(3, number))
-    with pytest.raises(Interrupted, match="after update 3 of 24") as stopped:
+    with pytest.raises(Interrupted, match="after step 3 of 24") as stopped:
         fit(trainer)
     assert stopped.value.exit_code == 128 + number
     assert "--resume" in stopped.value.hint
@@ -355,7 +355,7 @@ def test_out_of_memory_names_the_settings(tmp_path: Path, error: Exception) -> N
         raise error
 
     trainer.training_step = full
-    with pytest.raises(RunFailed, match=r"out of memory with train.per_device_train_batch_size=8") as failed:
+    with hftune_error("memory", "train.per_device_train_batch_size=8", code=1) as failed:
         fit(trainer)
     assert "train.per_device_train_batch_size=4 train.gradient_accumulation_steps=4" in failed.value.hint
 
@@ -390,5 +390,5 @@ def test_fast_dropout_can_be_turned_off(tmp_path: Path) -> None:
 
 
 def test_no_training_rows(tmp_path: Path) -> None:
-    with pytest.raises(HftuneError, match="no training rows"):
+    with pytest.raises(HftuneError, match="no training examples"):
         Case(tmp_path, {}, train_rows=0).trainer()

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from training_case import Case
 from transformers import TrainerCallback, TrainingArguments
 
-from hftune.config import load_recipe
-from hftune.config.train import DEFAULT_OPTIM, REFUSED, REMOVED, TrainSection
 from hftune.config.training_arguments import argument_fields
 from hftune.errors import HftuneError
 from hftune.machine import Trial
+from hftune.recipe import load_recipe
 from hftune.training import arguments as module
-from hftune.training import fit
 from hftune.training.arguments import check_optimizer, make_arguments
+from hftune.training.fit import fit
+from hftune.training.settings import DEFAULT_OPTIM, REFUSED, REMOVED, TrainSection
 
 
 def make(**settings: Any) -> tuple[TrainingArguments, list[str]]:
@@ -72,7 +72,7 @@ def test_what_only_transformers_can_check_is_an_error_with_a_hint() -> None:
 
 
 def trial(monkeypatch: pytest.MonkeyPatch, found: Trial) -> None:
-    monkeypatch.setattr(module, "cpu_trial", lambda name: found)
+    monkeypatch.setattr("hftune.machine.cpu_trial", lambda name: found)
 
 
 def test_fp16_needs_a_gpu() -> None:
@@ -166,6 +166,7 @@ DECLARED: list[dict[str, Any]] = [
         "eval_steps": 2,
         "save_steps": 4,
         "logging_strategy": "epoch",
+        "logging_steps": 10,  # the default of the section: another value would be refused with this strategy
         "label_smoothing_factor": 0.1,
         "optim": "sgd",
         "optim_args": "momentum=0.5",
@@ -272,6 +273,8 @@ IGNORED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"offload": True}}, "use_reentrant"),
     ({"torch_compile_backend": "eager"}, "without torch_compile"),
     ({"torch_compile": True, "torch_compile_mode": "max-autotune"}, "picks kernels by timing"),
+    ({"logging_strategy": "no", "logging_steps": 5}, "logging_steps does nothing"),
+    ({"logging_strategy": "epoch", "logging_steps": 5}, "logging_steps does nothing"),
     ({"dataloader_prefetch_factor": 2}, "without dataloader_num_workers"),
     ({"project": "p"}, "trackio"),
     ({"optim_target_modules": "all-linear"}, "GaLore"),
@@ -305,7 +308,7 @@ def test_a_scheduler_is_tried_before_training() -> None:
         "mode": "min",
         "min_lr": pytest.approx(1e-5),
     }
-    with pytest.raises(HftuneError, match="more is better"):
+    with pytest.raises(HftuneError, match="greater_is_better"):
         make(lr_scheduler_type="reduce_lr_on_plateau", lr_scheduler_kwargs={"mode": "min"})
 
 
@@ -317,7 +320,7 @@ def test_every_optimizer_is_there_or_refused_before_training(name: str, tmp_path
         assert name in error.message and ("pip install" in error.hint or DEFAULT_OPTIM in error.hint)
     else:
         fitted = fit(Case(tmp_path, {"optim": name, "max_steps": 2}).trainer())
-        assert fitted.steps == 2
+        assert fitted.speed["steps"] == 2
 
 
 def test_a_best_model_between_two_saves_has_its_checkpoint(tmp_path: Path) -> None:
@@ -330,7 +333,7 @@ def test_a_best_model_between_two_saves_has_its_checkpoint(tmp_path: Path) -> No
         "learning_rate": 1e-3,
     }
     fitted = fit(Case(tmp_path, settings).trainer())
-    assert (tmp_path / "checkpoints" / f"checkpoint-{fitted.best_step}").is_dir()
+    assert (tmp_path / "checkpoints" / f"checkpoint-{fitted.selection['step']}").is_dir()
 
 
 def test_an_evaluation_that_comes_too_late_is_refused(tmp_path: Path) -> None:

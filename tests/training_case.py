@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification, EvalPrediction, TrainerCallback
 
-from hftune.config.train import TrainSection
 from hftune.files import read_jsonl
-from hftune.training import HftuneTrainer, build
+from hftune.progress import ProgressReporter
+from hftune.training.checkpoints import WEIGHTS
+from hftune.training.fit import build
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Silent
-from hftune.training.weights import WEIGHTS
+from hftune.training.settings import TrainSection
+from hftune.training.trainer import HftuneTrainer
 
 LABELS = 3
 DEFAULTS: dict[str, Any] = {
@@ -95,7 +96,7 @@ class Case:
         lines = read_jsonl(path) if path.is_file() else []
         return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
-    def trainer(self, model: torch.nn.Module | None = None, listener: Any = None) -> HftuneTrainer:
+    def trainer(self, model: torch.nn.Module | None = None, progress: Any = None) -> HftuneTrainer:
         train, validation = rows(self.train_rows, 1), rows(21, 2)
         inputs: dict[str, Any] = {
             "train": train,
@@ -113,7 +114,7 @@ class Case:
             tokenizer=None,
             checkpoints=self.checkpoints,
             history=self.folder / "history.jsonl",
-            listener=listener or Silent(),
+            progress=progress or ProgressReporter(),
             must_match=self.must_match or {},
         )
 

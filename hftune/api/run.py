@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,35 +15,25 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hftune import inference
-from hftune.api.request import for_python
-from hftune.api.show import ProgressOption, shown
-from hftune.config.consent import used_model
-from hftune.config.hub import HubSection
-from hftune.config.model import NO_TRUST, ModelSection
-from hftune.config.recipe import Recipe
+from hftune.api.call import ProgressOption, for_python, shown
 from hftune.data.in_memory import SINGLE, Data, from_python
-from hftune.errors import HftuneError
-from hftune.hub import push as publish
-from hftune.outcomes import Prediction, Request, Scores
-from hftune.runs.directory import RunDir, is_run
-from hftune.runs.facts import RunFacts
+from hftune.errors import HftuneError, did_you_mean
+from hftune.models.settings import NO_TRUST, ModelSection, used_model
+from hftune.pipeline import inference
+from hftune.pipeline.request import MEMORY
+from hftune.recipe import HubSection, Recipe, read_recipe
+from hftune.runs.directory import RunDir, is_run, safe
 from hftune.runs.group import group_summary, seed_runs
-from hftune.runs.naming import safe
-from hftune.runs.report import write_report
-from hftune.runs.sections import SECTIONS
-from hftune.studies.folder import is_study
-from hftune.suggest import did_you_mean
+from hftune.runs.report import report_page, write_report
+from hftune.studies.plan import is_study
+from hftune.tasks.task import EvaluationRequest, EvaluationResult, Prediction, Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from hftune.exporting import Exported
-    from hftune.hub.publish import Published
-
-MEMORY = "rows in memory"
-"""What scores call data that have no name."""
+    from hftune.hub.publish import PublishedModel
+    from hftune.pipeline.onnx_export import Exported
 
 
 @dataclass(frozen=True)
@@ -80,8 +70,9 @@ class Run:
         2
     """
 
+    @for_python
     def __init__(self, source: str | Path, settings: ModelSection | None = None) -> None:
-        """Use ``hftune.load``, which checks what it is given; settings say what may be trusted."""
+        """Use ``hftune.load``, which checks the source; ``settings`` has the consent to remote code."""
         self.source = str(source)
         self._settings = settings or ModelSection(model_name_or_path=self.source)
         self._dir = RunDir.open(Path(source)) if is_run(Path(source)) else None
@@ -104,7 +95,7 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the run, with every setting filled in."""
-        return self._run("a recipe").read_recipe()
+        return read_recipe(self._run("a recipe"))
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -142,7 +133,7 @@ class Run:
 
     @for_python
     def predict(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, batch_size: int = 64
+        self, texts: Iterable[str], pairs: Iterable[str] | None = None, *, batch_size: int = 64
     ) -> list[Prediction]:
         """Label texts, or answer questions. The model is loaded once.
 
@@ -173,8 +164,8 @@ class Run:
         metrics: Sequence[str] = (),
         progress: ProgressOption = True,
         **columns: str,
-    ) -> Scores:
-        """Score the model on one split of any data that suits it.
+    ) -> EvaluationResult:
+        """Score the model on one split of any suitable data.
 
         Args:
             data: A path, a Hub id or rows, as ``hftune.train`` takes; the run's own data by default.
@@ -192,11 +183,12 @@ class Run:
             >>> found.split, sorted(found.scores)[:2]
             ('all', ['accuracy', 'ece'])
         """
-        with shown(progress) as listener, _on_disk(data, split, self._kind) as named:
-            request = Request(
-                self.source, self._settings, named.path, named.split, _column_settings(columns), metrics, batch_size
+        with shown(progress) as reporter, _on_disk(data, split, self._kind) as (path, part, name):
+            request = EvaluationRequest(
+                self.source, self._settings, path, part, _column_settings(columns), metrics, batch_size
             )
-            return named.of_rows(inference.evaluate(request, listener))
+            found = inference.evaluate(request, reporter)
+        return found if name is None else replace(found, source=MEMORY, split=name)
 
     @for_python
     def report(self, output: str | Path | None = None) -> Page:
@@ -209,6 +201,8 @@ class Run:
             >>> run.report().path.name
             'report.html'
         """
+        if output is not None and Path(output).is_dir():
+            raise HftuneError(f"{output} is a folder; expected a file for the page", hint="write output='page.html'")
         return Page(write_report(self._run("a report"), None if output is None else Path(output)))
 
     @for_python
@@ -222,9 +216,7 @@ class Run:
             >>> type(run.plot("loss")).__name__
             'Figure'
         """
-        facts = RunFacts.read(self._run("plots"))
-        sections = [section for build in SECTIONS if (section := build(facts)) is not None]
-        return _figure({one.name: one.figure for section in sections for one in section.pictures}, name)
+        return _figure(report_page(self._run("plots")).figures, name)
 
     @for_python
     def push(
@@ -234,8 +226,8 @@ class Run:
         private: bool | None = None,
         revision: str | None = None,
         progress: ProgressOption = True,
-    ) -> Published:
-        """Publish the model on the Hub, then load it from there and verify it. Rows and checkpoints stay here.
+    ) -> PublishedModel:
+        """Publish the model on the Hub, then load it from there and verify it. Rows and checkpoints are not published.
 
         Args:
             repo: ``user/name``; named after the run, under your account, by default.
@@ -251,10 +243,12 @@ class Run:
             >>> published.repo, published.verified
             ('user/first', True)
         """
+        from hftune.hub.publish import push
+
         run = self._run("anything to publish that was verified")
         section = HubSection(hub_model_id=repo, hub_private_repo=private, hub_revision=revision, push_to_hub=True)
-        with shown(progress) as listener:
-            return publish(run, section, listener, trust=self._settings.trust)
+        with shown(progress) as reporter:
+            return push(run, section, reporter, trust=self._settings.trust)
 
     @for_python
     def export(
@@ -283,28 +277,28 @@ class Run:
             >>> made.labels_changed, (made.folder / "model.onnx").is_file()
             (0, True)
         """
-        from hftune.exporting import export
+        from hftune.pipeline.onnx_export import export
 
         name = safe(Path(self.source).resolve().name if Path(self.source).exists() else self.source)
-        folder = Path(output_dir) if output_dir is not None else Path("exports") / f"{name}{'-int8' if int8 else ''}"
+        folder = Path("exports") / f"{name}{'-int8' if int8 else ''}" if output_dir is None else Path(output_dir)
         split = split or ("validation" if data is None else None)
-        with shown(progress) as listener, _on_disk(data, split, self._kind) as named:
-            request = Request(self.source, self._settings, named.path, named.split)
-            return export(request, folder, int8=int8, listener=listener)
+        with shown(progress) as reporter, _on_disk(data, split, self._kind) as (path, part, _):
+            request = EvaluationRequest(self.source, self._settings, path, part)
+            return export(request, folder, int8=int8, progress=reporter)
 
     @cached_property
     def _kind(self) -> str:
         return inference.kind_of(self.source, self._settings)
 
     @cached_property
-    def _predictor(self) -> inference.Predictor:
+    def _predictor(self) -> Predictor:
         return inference.predictor(self.source, self._settings)[1]
 
     def _run(self, what: str) -> RunDir:
         if self._dir is None:
             raise HftuneError(
                 f"{self.source} is a model without a run directory, so it has no {what.removeprefix('a ')}",
-                hint="load the run that it was trained in; predict, evaluate and export need none",
+                hint="load the run that it was trained in; predict, evaluate and export work without one",
             )
         return self._dir
 
@@ -326,12 +320,13 @@ class RunGroup:
         ['mean', 'std', 'values']
     """
 
+    @for_python
     def __init__(self, path: str | Path, settings: ModelSection | None = None) -> None:
-        """An existing group; settings say what may be trusted."""
+        """Open an existing group; ``settings`` has the consent to remote code."""
         self.path = Path(path)
         found = seed_runs(self.path)
         if not found:
-            raise HftuneError(f"{path} is no group of seeds", hint="hftune.train(…, seeds=[1, 2, 3]) makes one")
+            raise HftuneError(f"{path} is not a group of seeds", hint="hftune.train(…, seeds=[1, 2, 3]) makes one")
         trust = NO_TRUST if settings is None else settings.trust
         self.runs = [Run(run.path, ModelSection(model_name_or_path=str(run.path), **trust)) for run in found]
 
@@ -390,13 +385,15 @@ def load(
     run = Run(name, used_model(name, revision, trust_remote_code, trust_base_code))
     if run._dir is None:
         with shown(False):
-            _ = run._kind  # what is no model is reported here
+            _ = run._kind  # raises an error if it is not a model
     return run
 
 
 @for_python
-def evaluate(model: str | Path | Run, data: Data | None = None, split: str | None = None, **arguments: Any) -> Scores:
-    """Score a run, a model folder or a model of the Hub on any data that suits it: ``load(model).evaluate(…)``.
+def evaluate(
+    model: str | Path | Run, data: Data | None = None, split: str | None = None, **arguments: Any
+) -> EvaluationResult:
+    """Score a run, a model folder or a model of the Hub on any suitable data: ``load(model).evaluate(…)``.
 
     Args:
         model: A run, or what ``load`` takes.
@@ -413,25 +410,40 @@ def evaluate(model: str | Path | Run, data: Data | None = None, split: str | Non
     return (model if isinstance(model, Run) else load(model)).evaluate(data, split, **arguments)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """Data as a request names them."""
+def predict(
+    model: str | Path | Run,
+    texts: Iterable[str],
+    pairs: Iterable[str] | None = None,
+    *,
+    batch_size: int = 64,
+    settings: ModelSection | None = None,
+) -> list[Prediction]:
+    """Label texts, or answer questions, with a run, a folder or a Hub model.
 
-    path: str | None
-    split: str | None
-    split_of_rows: str | None = None
-    """The split, where the data are rows that lie in a file meanwhile."""
+    Args:
+        model: A run directory, a folder that save_pretrained wrote, or a Hub id.
+        texts: What to label; one string per row.
+        pairs: The second text of each row, for a model that was trained on pairs.
+        batch_size: Rows in one forward pass.
+        settings: Revision, and what may be trusted; nothing is by default.
 
-    def of_rows(self, found: Scores) -> Scores:
-        """Scores under the names that the caller knows."""
-        return found if self.split_of_rows is None else replace(found, source=MEMORY, split=self.split_of_rows)
+    Returns:
+        One prediction per text, in the order given.
+
+    Examples:
+        >>> [answer] = hftune.predict("runs/first", ["never again"])
+        >>> sorted(answer.probabilities)
+        ['bad', 'good']
+    """
+    run = model if isinstance(model, Run) else Run(model, settings)
+    return run.predict(texts, pairs, batch_size=batch_size)
 
 
 @contextmanager
-def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[_Named]:
-    """Data by name. Of rows, the split that is scored lies in a file for as long as it is read."""
+def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """Path and split of the data; rows are stored in a temporary file, and the third value is their split."""
     if data is None or isinstance(data, str | os.PathLike):
-        yield _Named(None if data is None else os.fspath(data), split)
+        yield None if data is None else os.fspath(data), split, None
         return
     kinds = {"answer": "questions", "span": "corpus", "clm": "corpus", "mlm": "corpus"}
     rows = from_python(data, kinds.get(kind, "labeled"))
@@ -444,7 +456,7 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[_Named
     table = rows.tables[chosen if isinstance(data, Mapping) else SINGLE]
     with tempfile.TemporaryDirectory() as folder:
         replace(rows, tables={SINGLE: table}).write(Path(folder))
-        yield _Named(str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen)
+        yield str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen
 
 
 def _column_settings(columns: Mapping[str, str]) -> dict[str, str]:

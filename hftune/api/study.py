@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hftune.api.request import RecipeLike, for_python, resolve
+from hftune.api.call import for_python, path_of, resolve, shown, shown_study
 from hftune.api.run import Page, Run, RunGroup, _figure, _frame
-from hftune.api.show import shown, shown_study
-from hftune.config.consent import refuse_unasked, typed_keys
-from hftune.config.document import DocumentError
-from hftune.config.kinds import default_kind, spellings
-from hftune.config.load import load_recipe
-from hftune.config.names import from_names, known_names, unknown
-from hftune.config.overrides import plain
-from hftune.config.problems import RecipeError
-from hftune.config.recipe import Recipe
-from hftune.config.shipped import find_study
-from hftune.data.in_memory import Data, InMemoryData
+from hftune.cli.options import DO
+from hftune.data.in_memory import Data
 from hftune.errors import HftuneError
-from hftune.files import file_name, refuse_links
+from hftune.files import refuse_links
+from hftune.pipeline.request import RecipeLike, list_seeds
 from hftune.runs.directory import DATA, in_use
-from hftune.runs.foreign import fitting
-from hftune.runs.naming import safe
+from hftune.runs.schema import consistent
 from hftune.studies.compare import Compared, compare_study, compare_systems
 from hftune.studies.estimate import costs
-from hftune.studies.folder import StudyDir, is_study
-from hftune.studies.page import sections
-from hftune.studies.plan import Plan, make_plan, parse_grid, read_values, recipes_of
-from hftune.studies.results import PAGE, write_results, write_study
-from hftune.studies.select import Selection, select
-from hftune.studies.sweep import sweep as carry_out
-from hftune.studies.systems import System, collect, of_study
+from hftune.studies.folder import StudyDir
+from hftune.studies.plan import is_study
+from hftune.studies.report import PAGE, comparison_page, write_results, write_study
+from hftune.studies.request import plan_study, study_recipe, study_task
+from hftune.studies.sweep import sweep as train_study
+from hftune.studies.systems import Selection, System, collect, of_study, select
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Metric = Literal["accuracy", "loss"]
-FILLED_IN = ("learning_rate", "num_train_epochs", "metric_for_best_model")
-"""Settings of ``train`` whose defaults depend on other sections; a resolved recipe states them."""
 
 
 class Comparison:
@@ -69,12 +54,12 @@ class Comparison:
 
     @property
     def verdicts(self) -> list[str]:
-        """What the paired tests say of each pair, in words."""
-        return [pair.words for pair in self.compared.pairs]
+        """The result of the paired test for each pair, as a sentence."""
+        return [pair.verdict for pair in self.compared.pairs]
 
     @property
     def notes(self) -> list[str]:
-        """What must be known of the comparison."""
+        """Notes on the comparison, such as collapsed runs or too few seeds."""
         return list(self.compared.notes)
 
     @property
@@ -83,7 +68,7 @@ class Comparison:
         rows = self.compared.rows
         row = next((row for row in rows if row.selected), rows[0])
         scores = row.by_seed["validation"]
-        place = scores.index(min(scores) if self.compared.metric == "loss" else max(scores))
+        place = scores.index(max(scores) if self.compared.higher_is_better else min(scores))
         system = next(system for system in self._systems if system.name == row.name)
         return Run(system.runs[place].path)
 
@@ -113,7 +98,7 @@ class Comparison:
         """Write tables, plots and the page into a folder.
 
         Args:
-            output_dir: A new folder, or one that holds a comparison.
+            output_dir: A new folder, or one with a comparison.
 
         Examples:
             >>> hftune.compare("runs/first", "runs/second").report("comparison").path.name
@@ -121,7 +106,7 @@ class Comparison:
         """
         folder = Path(output_dir)
         if is_study(folder) or (in_use(folder) and not (folder / "comparison.json").is_file()):
-            raise HftuneError(f"{folder} is in use and holds no comparison", hint="name another folder")
+            raise HftuneError(f"{folder} is in use and has no comparison", hint="name another folder")
         refuse_links(folder, "a comparison")
         return Page(write_results(folder, self.compared, self._systems, self._study))
 
@@ -136,8 +121,8 @@ class Comparison:
             >>> type(hftune.compare("runs/first", "runs/second").plot()).__name__
             'Figure'
         """
-        found = sections(self.compared, self._systems, self._study)
-        return _figure({picture.name: picture.figure for part in found for picture in part.pictures}, name)
+        page = comparison_page("comparison", self.compared, self._systems, self._study)
+        return _figure(page.figures, name)
 
 
 class Study:
@@ -157,6 +142,7 @@ class Study:
         True
     """
 
+    @for_python
     def __init__(self, path: str | Path) -> None:
         """Open an existing study."""
         self.path = Path(path)
@@ -189,12 +175,13 @@ class Study:
         return max(runs, key=lambda run: sign * run.metrics["splits"]["validation"][selected.metric])
 
     @for_python
-    def comparison(self, split: str | None = None, metric: Metric = "accuracy") -> Comparison:
+    def comparison(self, split: str | None = None, metric: str | None = None) -> Comparison:
         """The settings compared with each other.
 
         Args:
             split: validation or test; test where all settings were scored on it.
-            metric: accuracy or loss.
+            metric: A score of the task, such as accuracy, loss, f1_macro or perplexity; by default the one that
+                selected the checkpoints.
 
         Examples:
             >>> study.comparison().split
@@ -241,7 +228,7 @@ def sweep(
     output_dir: str | Path | None = None,
     *,
     grid: Mapping[str, Any] | None = None,
-    seeds: Sequence[int] | None = None,
+    seeds: Iterable[int] | str | None = None,
     recipe: RecipeLike | None = None,
     data: Data | None = None,
     task: str | None = None,
@@ -255,14 +242,14 @@ def sweep(
     """Train a grid or a search of settings with several seeds. Calling it again continues the study.
 
     Args:
-        study: A shipped study's name, a YAML file, or a dict of what such a file holds.
+        study: A shipped study's name, a YAML file, or a dict with the content of such a file.
         output_dir: The folder of the study; runs/<name> by default.
         grid: Setting names and lists of values; with ``search`` also a dict of low and high.
         seeds: Seeds of each setting; 1, 2 and 3 by default.
         recipe: What every run starts from, as for ``train``.
         data: As for ``train``; rows are stored in the folder of the study.
         task: As for ``train``.
-        search: Draw this many settings with Optuna instead of the whole grid.
+        search: Sample this many settings with Optuna instead of training the whole grid.
         test: Score test for the setting that validation selects (the default), or for all.
         jobs: Runs at once.
         dry_run: Estimate the time and memory of each setting; train nothing.
@@ -274,7 +261,7 @@ def sweep(
 
     Raises:
         HftuneError: The plan can't be carried out; nothing was trained.
-        RunFailed: Not one run succeeded. Single failures are in ``Study.failures``.
+        RunFailed: No run succeeded. Single failures are in ``Study.failures``.
 
     Examples:
         >>> again = hftune.sweep(
@@ -284,174 +271,65 @@ def sweep(
         >>> again.selection.metric
         'accuracy'
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise HftuneError(f"expected jobs to be a whole number from 1 on; got {jobs!r}", hint="write jobs=2")
-    values, name, lines = _stated(study)
-    typed, rows = _settings(values, recipe, data, task, settings)
-    axes = _axes(grid or {}, _task(values, recipe, task))
-    if axes:
-        values["grid"] = {**values.get("grid", {}), **axes}
-    elif "grid" not in values:
-        raise HftuneError("there is nothing to vary", hint='say what: grid={"learning_rate": [3e-4, 1e-3]}')
-    stated = {"seeds": None if seeds is None else list(seeds), "search": search, "test": test}
-    values |= {key: value for key, value in stated.items() if value is not None}
-    folder = Path("runs") / (name or _default_name(values)) if output_dir is None else Path(os.fspath(output_dir))
-    if rows is not None:
-        values["set"] = {**values.get("set", {}), "data.dataset_name": str(folder / DATA)}
-    plan = make_plan(values, name or "the study", lines)
-    for made in recipes_of(plan):
-        refuse_unasked(made, typed_keys([*typed.items(), *axes.items()]))
-    return _carried_out(plan, folder, jobs, rows, dry_run=dry_run, progress=progress)
-
-
-def _carried_out(
-    plan: Plan, folder: Path, jobs: int, rows: InMemoryData | None, *, dry_run: bool, progress: bool
-) -> Any:
-    """Estimate a study, or train it and write its page."""
-    if dry_run and rows is not None:
+    settings = _shared_settings(settings)
+    # The rows are checked with the recipe and the settings that all runs share.
+    kind = task or study_task(study, recipe)
+    request = resolve(recipe if recipe is not None else study_recipe(study), data, kind, settings)
+    shared = {key: value for key, value in request.overrides.items() if request.rows is None or key != _NAME}
+    plan, name = plan_study(
+        study,
+        recipe=recipe,
+        task=task,
+        grid=grid,
+        settings=shared,
+        seeds=list_seeds(seeds) or None,
+        test=test,
+        search=search,
+    )
+    folder = Path("runs") / name if output_dir is None else Path(output_dir)
+    if request.rows is not None:
+        plan = plan.model_copy(update={"set": {**plan.set, _NAME: str(folder / DATA)}})
+    if dry_run and request.rows is not None:
         raise HftuneError(
-            "a dry run of a study reads its data from files", hint="try one run out: hftune.train(…, dry_run=True)"
+            "a dry run of a study reads its data from files", hint="try one run: hftune.train(…, dry_run=True)"
         )
     if dry_run:
-        with shown(progress) as listener:
-            return _frame(_cost(cost) for cost in costs(plan, folder, jobs, listener))
-    with shown_study(progress, jobs) as watcher:
-        carry_out(plan, folder, jobs=jobs, watcher=watcher, rows=rows)
+        with shown(progress) as reporter:
+            return _frame(_cost(cost) for cost in costs(plan, folder, jobs, reporter))
+    with shown_study(progress, jobs) as callback:
+        train_study(plan, folder, jobs=jobs, callback=callback, rows=request.rows)
     write_study(StudyDir.open(folder))
     return Study(folder)
-
-
-def _cost(cost: Any) -> dict[str, Any]:
-    each = {} if cost.each is None else {"steps": cost.each.updates, "memory_gb": cost.each.estimated_memory_gb}
-    return {"setting": cost.setting, "runs": cost.runs, "complete": cost.complete, "minutes": cost.minutes, **each}
-
-
-def _stated(study: Any) -> tuple[dict[str, Any], str | None, dict[str, int]]:
-    """What a study states, its name, and the lines of its file."""
-    if study is None:
-        return {}, None, {}
-    if isinstance(study, Mapping):
-        return dict(study), None, {}
-    if not isinstance(study, str | Path):
-        raise HftuneError(
-            f"expected a study by name, path or dict; got {type(study).__name__}",
-            hint="write hftune.sweep('reviews-lr'), or give a grid",
-        )
-    if is_study(Path(study)):
-        study = Path(study) / "study.yaml"
-    try:
-        path = find_study(str(study))
-    except DocumentError as error:
-        raise RecipeError(str(study), [error.problem]) from error
-    values, lines = read_values(path)
-    name = path.resolve().parent.name if path.name == "study.yaml" else path.stem
-    return values, file_name(name, kept=" =+-"), lines
-
-
-def _settings(
-    values: dict[str, Any], recipe: RecipeLike | None, data: Data | None, task: str | None, settings: Mapping[str, Any]
-) -> tuple[dict[str, Any], InMemoryData | None]:
-    """Put recipe and settings into the values of a plan; the settings that were typed, and the rows."""
-    if recipe is not None:
-        name, stated = (str(recipe), {}) if isinstance(recipe, str | Path) else (None, _dotted(recipe))
-        values["recipe"] = name
-        values["set"] = {**stated, **values.get("set", {})}
-    kind = _task(values, recipe, task)
-    if settings.get("seed") is not None:
-        raise HftuneError("seed can't be set in a study", hint="list the seeds: seeds=[1, 2, 3]")
-    # Checks the rows with the recipe and the settings that all runs share.
-    base = recipe if recipe is not None else values.get("recipe")
-    request = resolve(base, data, kind, settings)
-    typed = {key: value for key, value in request.overrides.items() if request.rows is None or key != _NAME}
-    if task is not None:
-        typed = {"task.kind": task, **typed}
-    values["set"] = {**values.get("set", {}), **plain(typed)}
-    return typed, request.rows
 
 
 _NAME = "data.dataset_name"
 
 
-def _task(values: Mapping[str, Any], recipe: RecipeLike | None, task: str | None) -> str:
-    """The kind of task of the runs."""
-    if task is not None:
-        return task
-    if isinstance(recipe, Recipe):
-        return recipe.task.kind
-    if isinstance(recipe, Mapping):
-        return load_recipe(None, recipe).task.kind
-    stated = recipe if recipe is not None else values.get("recipe")
-    kind = values.get("set", {}).get("task.kind") if isinstance(values.get("set"), Mapping) else None
-    return str(kind) if kind else load_recipe(stated).task.kind if stated else default_kind("task")
+def _shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that all runs share; a seed, or a part of a run that is left out, is refused."""
+    if given.get("seed") is not None:
+        raise HftuneError("seed can't be set in a study", hint="list the seeds: seeds=[1, 2, 3]")
+    if left_out := [name for name in DO if given.get(name) is False]:
+        raise HftuneError(f"a study trains and scores every setting; got {left_out[0]}=False", hint="leave it out")
+    return {name: value for name, value in given.items() if name not in DO}
 
 
-def _dotted(recipe: Mapping[str, Any] | Recipe) -> dict[str, Any]:
-    """A recipe as dotted settings, without those that follow from others."""
-    if not isinstance(recipe, Recipe):
-        load_recipe(None, recipe)  # names what is wrong with it
-        return {f"{name}.{key}": plain(value) for name, part in recipe.items() for key, value in (part or {}).items()}
-    sections = {name: getattr(recipe, name).model_dump(exclude_defaults=True) for name in type(recipe).model_fields}
-    kinds = {f"{name}.kind": part.kind for name in sections if hasattr(part := getattr(recipe, name), "kind")}
-    stated = {f"{name}.{key}": plain(value) for name, part in sections.items() for key, value in part.items()}
-    for key in FILLED_IN:
-        without = {name: value for name, value in {**kinds, **stated}.items() if name != f"train.{key}"}
-        if getattr(load_recipe(None, without).train, key) == getattr(recipe.train, key):
-            stated.pop(f"train.{key}", None)
-    return {**kinds, **stated}
-
-
-def _axes(grid: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The axes of a grid by dotted key: lists of values, named settings, or intervals."""
-    found: dict[str, Any] = {}
-    paths = spellings(kind)
-    for name, axis in grid.items():
-        if isinstance(axis, Mapping) and not {"low", "high"} <= axis.keys():
-            found[name] = {
-                str(value): from_names(_undotted(chosen), kind).overrides | _only_dotted(chosen)
-                for value, chosen in axis.items()
-                if isinstance(chosen, Mapping)
-            }
-            continue
-        if "." not in name and name not in paths:
-            raise unknown(name, known_names(kind))
-        path = paths.get(name, name)
-        if path in found:
-            raise HftuneError(f"two axes of the grid are the same setting ({path})", hint="leave one of them out")
-        if isinstance(axis, str):
-            found[path] = parse_grid([f"{path}={axis}"])[path]
-        elif isinstance(axis, Mapping):
-            found[path] = dict(axis)
-        elif isinstance(axis, Iterable):
-            found[path] = plain(list(axis))
-        else:
-            raise HftuneError(f"grid: expected a list of values for {name}; got {axis!r}", hint=f"write [{axis!r}]")
-    return found
-
-
-def _undotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if "." not in name}
-
-
-def _only_dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if "." in name}
-
-
-def _default_name(values: Mapping[str, Any]) -> str:
-    keys = "-".join(str(key).rpartition(".")[2] for key in values["grid"])
-    start = str(values.get("recipe") or "defaults").rstrip("/").rpartition("/")[2].removesuffix(".yaml")
-    return safe(f"study-{start}-{keys}")
+def _cost(cost: Any) -> dict[str, Any]:
+    each = {} if cost.each is None else {"steps": cost.each.steps, "memory_gb": cost.each.estimated_memory_gb}
+    return {"setting": cost.setting, "runs": cost.runs, "complete": cost.complete, "minutes": cost.minutes, **each}
 
 
 @for_python
 def compare(
-    *runs: str | Path | Run | RunGroup | Study, split: str | None = None, metric: Metric = "accuracy"
+    *runs: str | Path | Run | RunGroup | Study, split: str | None = None, metric: str | None = None
 ) -> Comparison:
     """Compare runs, groups of seeds, or the settings of a study. Runs that differ only in the seed are one setting.
 
     Args:
         *runs: Paths, or the objects that ``train``, ``load`` and ``sweep`` return.
         split: validation or test; test where all were scored on it.
-        metric: accuracy or loss.
+        metric: A score of the task, such as accuracy, loss, f1_macro or perplexity; by default the one that
+                selected the checkpoints.
 
     Returns:
         The comparison: ``table()``, ``verdicts``, ``best``, ``report(folder)``.
@@ -466,8 +344,8 @@ def compare(
     """
     if not runs:
         raise HftuneError("there is nothing to compare", hint="name runs: hftune.compare('runs/a', 'runs/b')")
-    paths = [run.path if isinstance(run, Run | RunGroup | Study) else Path(os.fspath(run)) for run in runs]
-    with fitting(", ".join(map(str, paths))):
+    paths = [run.path if isinstance(run, Run | RunGroup | Study) else path_of(run, "run") for run in runs]
+    with consistent(", ".join(map(str, paths))):
         if len(paths) == 1 and is_study(paths[0]):
             return Study(paths[0]).comparison(split, metric)
         systems = collect(paths)

@@ -1,4 +1,4 @@
-"""``hftune baseline``: what simple systems score, before any model is trained: labels, questions or text.
+"""``hftune baseline``: scores of simple systems, before any model is trained, on labels, questions or text.
 
 hftune baseline --data reviews
 hftune baseline --data births --answer London
@@ -7,78 +7,55 @@ hftune baseline --corpus prose --set model.vocab_size=1000
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from hftune.cli import options
-from hftune.cli.flags import Given, resolve_settings, settings_command
-from hftune.cli.outcome import score_table
-from hftune.cli.terminal import out, say, show_json
+from hftune.cli.options import RUN, Given, Json, Set, option, resolve_settings, settings_command
+from hftune.cli.tables import print_scores
+from hftune.cli.terminal import say, show_json
 from hftune.errors import HftuneError
-from hftune.runs.wording import baseline_notes
 
-Answer = Annotated[
-    str | None,
-    typer.Option(
-        "--answer",
-        metavar="TEXT",
-        help="Score this answer to every question; the data are questions then.",
-        show_default=False,
-    ),
-]
+if TYPE_CHECKING:
+    from hftune.recipe import Recipe
+    from hftune.tasks.task import DataSummary
+
+_ANSWER = "Score this answer to every question; the data are questions then."
+_CORPUS = "Score counts of tokens and token pairs on this text."
+Answer = Annotated[str | None, option(RUN, "TEXT", _ANSWER, "--answer")]
+Corpus = Annotated[str | None, option(RUN, "NAME|PATH", _CORPUS, "--corpus", "-c")]
 
 
-Corpus = Annotated[
-    str | None,
-    typer.Option(
-        "--corpus",
-        "-c",
-        metavar="NAME|PATH",
-        help="Score counting tokens and pairs of them on this text.",
-        show_default=False,
-    ),
-]
-
-
-@settings_command(
-    {"corpus": Corpus, "answer": Answer, "sets": options.Set, "as_json": options.Json},
-    task=None,
-    sections=("data", "model"),
-)
-def baseline(values: dict[str, Any], given: Given) -> None:
-    """Score simple systems on validation and test: majority label and bag of words, one answer, counts of text."""
-    corpus, answer, sets, as_json = (values[name] for name in ("corpus", "answer", "sets", "as_json"))
+def _task_of(values: Mapping[str, Any], given: Given) -> str:
     data = resolve_settings(given, None).get("data.dataset_name")
+    return _task(data, values["corpus"], values["answer"])
+
+
+@settings_command(task=_task_of, takes=("task", "data", "model"))
+def baseline(
+    settings: dict[str, Any], corpus: Corpus = None, answer: Answer = None, sets: Set = None, as_json: Json = False
+) -> None:
+    """Score simple systems on validation and test: majority label and bag of words, one answer, counts of text."""
+    data = settings.get("data.dataset_name")
     if corpus is not None and data is not None:
         raise HftuneError("both --data and --corpus were given", hint="leave one of them out")
     if corpus is not None and answer is not None:
         raise HftuneError(
-            "--answer was given with --corpus, but plain text asks no questions",
+            "--answer was given with --corpus, but plain text has no questions",
             hint="name the questions with --data, or leave --answer out",
         )
     task_kind = _task(data, corpus, answer)
-    settings = resolve_settings(given, task_kind)
     if corpus is not None:
         settings["data.dataset_name"] = corpus
-    recipe = options.resolve(None, sets, settings, task=task_kind)
-    if not recipe.task.baselines:
-        raise HftuneError("task.baselines is false, and baselines are all that was asked for", hint="leave it out")
     if answer is not None and not answer.strip():
         raise HftuneError("--answer is empty", hint="name an answer, as in --answer London")
 
-    from hftune.quiet import quiet_libraries
-    from hftune.tasks import TASKS
-    from hftune.tasks.answers import constant_baseline
+    from hftune.pipeline.request import resolve_recipe
 
-    quiet_libraries()
-    task = TASKS[recipe.task.kind](recipe)
-    rows = task.load_data()
-    facts = task.describe(rows)
-    splits = [name for name in ("validation", "test") if name in facts.rows]
-    baselines = task.baselines(rows, splits)
-    if answer is not None:
-        baselines |= constant_baseline(answer, rows, splits, f"always {answer}")
+    recipe = resolve_recipe(None, settings, sets or (), task=task_kind)
+    if not recipe.task.baselines:
+        raise HftuneError("task.baselines is false, but this command scores nothing else", hint="leave it out")
+
+    facts, baselines = _constant(recipe, answer) if task_kind == "answer" else _of_task(recipe)
     result: dict[str, Any] = {"data": facts.as_dict(), "splits": {}, "baselines": baselines}
     if as_json:
         show_json(result)
@@ -87,19 +64,47 @@ def baseline(values: dict[str, Any], given: Given) -> None:
     say(f"{facts.source}: {counts}")
     for note in facts.notes:
         say(note, style="dim")
-    out().print(score_table(result))
-    for line in baseline_notes(result["baselines"]):
-        say(line, style="dim")
+    print_scores(result)
+
+
+def _constant(recipe: Recipe, answer: str | None) -> tuple[DataSummary, dict[str, Any]]:
+    """Constant answers need neither torch nor the task, which takes seconds to import."""
+    from hftune.config.section import expect
+    from hftune.data.settings import QuestionData
+    from hftune.tasks import answer_baselines as constant
+    from hftune.tasks.task import DataSummary
+
+    data = constant.checked_questions(expect(recipe.data, QuestionData))
+    facts = DataSummary(data.source, data.rows, data.fingerprints, data.notes)
+    splits = _scored(facts)
+    found = constant.constant_baseline(constant.most_frequent_answer(data.train.known), data, splits)
+    if answer is not None:
+        found |= constant.constant_baseline(answer, data, splits, f"always {answer}")
+    return facts, found
+
+
+def _of_task(recipe: Recipe) -> tuple[DataSummary, dict[str, Any]]:
+    from hftune.progress import quiet_libraries
+    from hftune.tasks import task_class
+
+    quiet_libraries()
+    task = task_class(recipe.task.kind)(recipe)
+    data = task.load_data()
+    facts = task.describe(data)
+    return facts, task.baselines(data, _scored(facts))
+
+
+def _scored(facts: DataSummary) -> list[str]:
+    return [name for name in ("validation", "test") if name in facts.rows]
 
 
 def _task(data: str | None, corpus: str | None, answer: str | None) -> str:
-    """The kind of task whose baselines are meant: as the flags say, or as an embedded name can only mean."""
+    """The kind of task whose baselines are scored: from the flags, or that of an embedded dataset."""
     if corpus is not None:
         return "clm"
     if answer is not None:
         return "answer"
-    from hftune.data.corpus import CORPORA
-    from hftune.data.questions import EMBEDDED
+    from hftune.data.locate import CORPORA, QUESTIONS
 
-    kinds = {**dict.fromkeys(CORPORA, "clm"), **dict.fromkeys(EMBEDDED, "answer")}
+    kinds = {**dict.fromkeys(CORPORA, "clm"), **dict.fromkeys(QUESTIONS, "answer")}
     return kinds.get(data or "", "classify")

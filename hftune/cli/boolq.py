@@ -1,4 +1,4 @@
-"""``hftune boolq``: yes/no questions over passages, under one tuning method or the whole ladder.
+"""``hftune boolq``: yes/no questions over passages, under one tuning method or all of them.
 
 hftune boolq --method prefix
 hftune boolq --recipe boolq/roberta-base --method lora --seeds 1,2,3
@@ -9,55 +9,46 @@ hftune boolq --method all --jobs 2
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from hftune.cli import options
-from hftune.cli.flags import Typed, training_command
-from hftune.cli.train import run_training
+from hftune.cli.options import Typed, training_command
+from hftune.cli.sweep import Jobs, run_study
+from hftune.cli.train import resumed_recipe, run_training
 from hftune.errors import HftuneError
 
 DEFAULT = "boolq/mini"
-"""The recipe that is used when none was given."""
+"""The default recipe."""
 STUDY = "boolq-methods"
-"""The study that ``--method all`` carries out."""
+"""The study of ``--method all``."""
 ALL = "all"
 METHOD = "method.kind"
 FROM_SCRATCH = ("train.learning_rate", "train.num_train_epochs")
-"""What that recipe sets for a model from scratch, and is far too much for a pretrained one."""
-
-Jobs = Annotated[
-    int | None,
-    options.option(
-        options.RUN, "N", "With several methods: runs at once; threads are shared out.", "--jobs", "-j", min=1
-    ),
-]
+"""Settings of that recipe for a model from scratch; they are far too high for a pretrained one."""
 
 
-@training_command(task="classify", own={"jobs": Jobs})
-def boolq(typed: Typed) -> None:
-    """Answer yes/no questions over passages, under one method or several, which are trained and compared.
+@training_command(task="classify")
+def boolq(typed: Typed, jobs: Jobs = None) -> None:
+    """Train on yes/no questions over passages, under one method or several, which are compared.
 
     --method takes several methods separated by commas, or all, and trains them as one study. Data: the embedded
     boolq-mini, google/boolq, or a folder with BoolQ's or SuperGLUE's jsonl files.
     """
     methods = _methods(typed.settings.get(METHOD))
     if len(methods) > 1:
-        _train_several(_suited_to_model(typed), methods)
+        _train_several(_suited_to_model(typed), methods, jobs)
         return
-    if typed.others["jobs"] is not None:
+    if jobs is not None:
         raise HftuneError(
             "--jobs is the number of runs of a study at once, and one method is one run",
             hint=f"leave it out, or train every method: --method {ALL}",
         )
-    # A resumed run brings its own recipe.
-    resumes = typed.resume and not typed.sets and not typed.settings
-    typed = _suited_to_model(typed)
-    run_training(typed, task="classify", recipe=typed.recipe if typed.recipe or resumes else DEFAULT, default=DEFAULT)
+    suited = typed if resumed_recipe(typed) else _suited_to_model(typed)
+    run_training(suited, recipe=typed.recipe, default=DEFAULT, suits_all=True)
 
 
 def _suited_to_model(typed: Typed) -> Typed:
-    """A pretrained model gets the learning rate and epochs that suit its method, unless they were typed."""
-    from hftune.config.model import SCRATCH
+    """Give a pretrained model the default learning rate and epochs of its method, unless they were set."""
+    from hftune.models.settings import SCRATCH
 
     if typed.model is None or typed.model.startswith(SCRATCH) or typed.recipe is not None:
         return typed
@@ -66,18 +57,18 @@ def _suited_to_model(typed: Typed) -> Typed:
 
 
 def _methods(typed: str | None) -> list[str]:
-    """The methods that were asked for; none where the recipe says it."""
-    from hftune.config.kinds import section_kinds
-    from hftune.suggest import did_you_mean
+    """The methods that were named; empty if the recipe decides."""
+    from hftune.errors import did_you_mean
+    from hftune.recipe import Recipe
 
-    known = [str(kind) for kind in section_kinds("method")]
+    known = [str(kind) for kind in Recipe.section_kinds("method")]
     if typed is None:
         return []
     asked = known if typed.strip() == ALL else [name.strip() for name in typed.split(",")]
     for name in asked:
         if name not in known:
             raise HftuneError(
-                f"--method: expected {', '.join(known)}, several of them with commas, or {ALL}; got {name!r}",
+                f"--method: expected {', '.join(known)}, several of them separated by commas, or {ALL}; got {name!r}",
                 hint=did_you_mean(name, [*known, ALL]) or f"train every method: --method {ALL}",
             )
     if len(set(asked)) < len(asked):
@@ -85,10 +76,8 @@ def _methods(typed: str | None) -> list[str]:
     return asked
 
 
-def _train_several(typed: Typed, methods: list[str]) -> None:
-    """Several methods as one study; the other flags hold for each of them."""
-    from hftune.cli.sweep import carry_out
-
+def _train_several(typed: Typed, methods: list[str], jobs: int | None) -> None:
+    """Train several methods as one study; the other flags apply to each of them."""
     publish = "publish the run you choose: hftune push RUN REPO"
     for flag, key, instead in (
         ("--merge", "method.merge", "leave it out: scores are the same"),
@@ -115,14 +104,14 @@ def _train_several(typed: Typed, methods: list[str]) -> None:
             hint="name another --output; the same command continues a study that was stopped",
         )
     inherit: dict[str, Any] = {key: value for key, value in typed.settings.items() if key not in (METHOD, "train.seed")}
-    carry_out(
+    run_study(
         study=STUDY,
         recipe=typed.recipe,
         grid=[f"{METHOD}={','.join(methods)}"],
         settings=inherit,
         sets=typed.sets,
         seeds=typed.seeds if seed is None else str(seed),
-        jobs=typed.others["jobs"],
+        jobs=jobs,
         output=typed.output,
         dry_run=typed.dry_run,
         as_json=typed.as_json,

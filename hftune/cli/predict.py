@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,64 +20,68 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from hftune.cli import options
+from hftune.cli.options import (
+    RUN,
+    USED,
+    BatchSize,
+    Json,
+    OutputFile,
+    Run,
+    option,
+    settings_command,
+    used_model,
+)
 from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
-from hftune.escapes import json_text
+from hftune.sanitize import json_text
 
 if TYPE_CHECKING:
-    from hftune.outcomes import Prediction
+    from hftune.data.tables import Reading
+    from hftune.tasks.task import Prediction
 
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".gz")
-"""Endings of files that are read whole; a spreadsheet, and .gz after no known ending, are refused by that reader."""
+"""Suffixes of files that are read as tables. The reader refuses .gz after an unknown suffix."""
+TABLE_SETTINGS = ("data.delimiter", "data.sheet_name")
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.")]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option("--pair", metavar="TEXT", help="Second text, once for each text, for pairs."),
-]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.", show_default=False)]
+Pairs = Annotated[list[str] | None, option(RUN, "TEXT", "Second text of a pair, once per text.", "--pair")]
 InputFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        RUN,
+        "FILE",
+        "One text per line, jsonl, csv, tsv (each also as .gz), xlsx or parquet; - for stdin. A row has text (and "
+        "text_pair), or the columns that the model was trained on, such as question and passage; for a model that "
+        "answers questions a tsv has a question per line, and may have a tab and the answer after it.",
         "--file",
         "-f",
-        metavar="FILE",
-        help="One text a line, jsonl, csv, tsv (each also as .gz) or parquet; - for stdin. A row has text (and "
-        "text_pair), or the columns that the model was trained on, such as question and passage; for a model that "
-        "answers questions a tsv has a question a line, and may have a tab and the answer after it.",
     ),
 ]
-OutputFile = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write jsonl here, not to the terminal.")
-]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Rows in one forward pass.")]
 MinConfidence = Annotated[
-    float,
-    typer.Option("--min-confidence", metavar="P", min=0.0, max=1.0, help="Give no answer below this probability."),
+    float, option(RUN, "P", "Give no answer below this probability.", "--min-confidence", min=0.0, max=1.0)
 ]
-OBJECTS = 'write one object a line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
-HOLDS = "a row has text (and text_pair for pairs), or the columns that the model was trained on"
+OBJECTS = 'write one object per line, such as {"text": "…"} or {"text": "…", "text_pair": "…"}'
+COLUMNS = "a row has text (and text_pair for pairs), or the columns that the model was trained on"
 SHOWN_TEXT = 600
-"""Characters of a text that a terminal shows; what is piped or written to a file is whole."""
+"""Characters of a text that are shown on a terminal; pipes and files get the whole text."""
 WRITTEN = "answer"
-"""The kind of model that writes its answers; others choose among labels."""
+"""The kind of model that generates its answers; others choose among labels."""
 
 
+@settings_command(takes=(*USED, *TABLE_SETTINGS), help_task="classify")
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, a model folder, or a Hub id.")],
+    settings: dict[str, Any],
+    run: Run,
     texts: Texts = None,
     pairs: Pairs = None,
     file: InputFile = None,
     output: OutputFile = None,
     min_confidence: MinConfidence = 0.0,
     batch_size: BatchSize = 64,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    trust_base_code: options.TrustBaseCode = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Label texts, or answer questions, with the probability of each answer. One jsonl line a text when piped."""
+    """Label texts, or answer questions, with the probability of each answer. One jsonl line per text when piped."""
     if texts and file is not None:
         raise HftuneError("both texts and --file were given", hint="leave one of them out")
     if pairs and len(pairs) != len(texts or []):
@@ -87,19 +91,15 @@ def predict(
         )
     if not texts and file is None and sys.stdin.isatty():
         raise HftuneError("there is nothing to label", hint="add texts in quotes, --file FILE, or pipe text in")
-    if output is not None and output.exists():
-        raise HftuneError(f"{output} exists already", hint="name another file; nothing is overwritten")
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
 
-    from hftune.config.consent import used_model
-    from hftune.inference import predictor
-    from hftune.quiet import quiet_libraries
+    from hftune.pipeline.inference import predictor
+    from hftune.progress import quiet_libraries
 
     quiet_libraries()
-    section = used_model(run, revision, trust_remote_code, trust_base_code)
-    kind, ask = predictor(run, section)
-    rows = _rows(run, kind, texts, pairs, file)
+    kind, ask = predictor(run, used_model(run, settings))
+    rows = _rows(run, kind, texts, pairs, file, _reading(settings, file))
     answers = (as_row(answer, kind, min_confidence) for answer in ask(rows, batch_size))
     if output is not None:
         note(f"{_write(output, answers)} predictions in {output}")
@@ -112,13 +112,13 @@ def predict(
         else:
             _show(answer)
     if answer is None:
-        raise HftuneError("there is nothing to label: the input is empty", hint="give one text a line")
+        raise HftuneError("there is nothing to label: the input is empty", hint="give one text per line")
 
 
 def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
-    """Write line by line, so that memory does not grow; the file appears when it is whole."""
+    """Write line by line, so that memory does not grow; the file is renamed into place when it is complete."""
     staged = output.with_name(f".{output.name}.part")
-    staged.unlink(missing_ok=True)  # what a killed process left; as a link it would lead elsewhere
+    staged.unlink(missing_ok=True)  # left by a killed process; it could also be a link to another file
     count = 0
     try:
         with staged.open("x", encoding="utf-8", newline="\n") as file:
@@ -132,27 +132,48 @@ def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
 
 
 def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> dict[str, Any]:
-    """A prediction as one jsonl line; the label is null where the model is not sure enough to give one."""
+    """A prediction as one jsonl line; the label is null if the confidence is too low."""
     row: dict[str, Any] = {"text": answer.text}
     if answer.text_pair is not None:
         row["text_pair"] = answer.text_pair
     row["label"] = answer.label if answer.confidence >= min_confidence else None
-    written = {"confidence": answer.confidence, "ended": answer.ended}
+    written = {"confidence": answer.confidence, "ended": answer.ended, **answer.seen}
     row |= written if kind == WRITTEN else {"probabilities": answer.probabilities}
     return row if min_confidence == 0.0 else {**row, "abstained": row["label"] is None}
 
 
 def _show(row: dict[str, Any]) -> None:
     ranked = sorted(row.get("probabilities", {}).items(), key=lambda item: -item[1])
-    shown = "  ".join(f"{label} {value:.3f}" for label, value in ranked[:5]) or f"{row['confidence']:.3f}"
+    # A colon: labels such as 4 could not be distinguished from their probabilities.
+    shown = "  ".join(f"{label}: {value:.3f}" for label, value in ranked[:5]) or f"{row['confidence']:.3f}"
+    if (seen := row.get("seen_in_pretraining", "no answer")) != "no answer":
+        shown += f"  name in pretraining: {'not known' if seen is None else 'seen' if seen else 'not seen'}"
     cut_off = "" if row.get("ended", True) else " …"
-    said = ("(no answer)", "dim") if row["label"] is None else (f"{visible(row['label'])}{cut_off}", "bold")
+    shown_label = ("(no answer)", "dim") if row["label"] is None else (f"{visible(row['label'])}{cut_off}", "bold")
     text = row["text"] if len(row["text"]) <= SHOWN_TEXT else f"{row['text'][:SHOWN_TEXT]} …"
-    out().print(Text.assemble(said, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
+    out().print(Text.assemble(shown_label, (f"  {visible(shown)}  ", "dim"), visible(text)), soft_wrap=True)
+
+
+def _reading(settings: Mapping[str, Any], file: Path | None) -> Reading:
+    """The settings of some tables, refused for other files and for texts."""
+    from hftune.data.readers import refuse_unused
+    from hftune.data.settings import LabeledData
+    from hftune.data.tables import NO_SETTINGS, Reading
+
+    stated = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
+    if not stated:
+        return NO_SETTINGS
+    from hftune.config.section import expect
+    from hftune.pipeline.request import resolve_recipe
+
+    section = expect(resolve_recipe(None, stated, (), task="classify").data, LabeledData)
+    reading = Reading((), section.delimiter, section.sheet_name)
+    refuse_unused(file or Path("standard input"), reading)
+    return reading
 
 
 def _rows(
-    run: str, kind: str, texts: list[str] | None, pairs: list[str] | None, file: Path | None
+    run: str, kind: str, texts: list[str] | None, pairs: list[str] | None, file: Path | None, reading: Reading
 ) -> Iterator[dict[str, str]]:
     if texts:
         for index, text in enumerate(texts):
@@ -161,14 +182,14 @@ def _rows(
     if file is None or str(file) == "-":
         yield from _lines(run, sys.stdin.buffer, "standard input", jsonl=None)
         return
-    from hftune.data.compressed import ending_of, open_binary
+    from hftune.data.text_files import ending_of, open_binary
 
     ending = ending_of(file)
     if kind == WRITTEN and ending == ".tsv":
         yield from _questions(file)
         return
     if ending in TABLES:
-        yield from _table(run, file)
+        yield from _table(run, file, reading)
         return
     try:
         with open_binary(file) as source:
@@ -178,7 +199,7 @@ def _rows(
 
 
 def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[dict[str, str]]:
-    """One row a line. On standard input a first line that is a JSON object says that all lines are."""
+    """One row per line. On standard input all lines are JSON if the first one is a JSON object."""
     for number, raw in enumerate(source, start=1):
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -188,28 +209,30 @@ def _lines(run: str, source: Any, where: str, jsonl: bool | None) -> Iterator[di
                 hint="convert it to UTF-8 first",
             ) from error
         if "\0" in line:
-            raise HftuneError(f"{where}, line {number}: holds a zero byte, so it is no text", hint="give a text file")
+            raise HftuneError(
+                f"{where}, line {number}: contains a zero byte, so it is not text", hint="give a text file"
+            )
         if jsonl is None:
             jsonl = line.lstrip().startswith("{")
         if not line.strip():
             if jsonl:
                 continue
-            raise HftuneError(f"{where}, line {number}: empty", hint="leave blank lines out: one text a line")
+            raise HftuneError(f"{where}, line {number}: empty", hint="leave blank lines out: one text per line")
         yield _from_json(run, line, f"{where}, line {number}") if jsonl else {"text": line}
 
 
 def _questions(file: Path) -> Iterator[dict[str, str]]:
-    """The format that such a model was trained on has no header: its first line is a question too."""
+    """Questions of a tsv file without a header, the format that such a model is trained on."""
     from hftune.data.questions import read_questions
 
     for question in read_questions(file).questions:
         yield {"text": question}
 
 
-def _table(run: str, file: Path) -> Iterator[dict[str, str]]:
-    from hftune.data.sources import read_file
+def _table(run: str, file: Path, reading: Reading) -> Iterator[dict[str, str]]:
+    from hftune.data.readers import read_table
 
-    table = read_file(file)
+    table = read_table(file, reading)
     for place in range(len(table)):
         row = {name: values[place] for name, values in table.columns.items()}
         yield _row(run, row, f"{file}, {table.place(place)}")
@@ -226,14 +249,14 @@ def _from_json(run: str, line: str, where: str) -> dict[str, str]:
 
 
 def _row(run: str, row: dict[str, Any], where: str) -> dict[str, str]:
-    """What of a row the model reads."""
+    """The text columns of a row."""
     text, pair = _columns(run, tuple(row))
     if text is None:
         keys = ", ".join(row)[:SHOWN_TEXT] or "none"
-        raise HftuneError(f"{where}: nothing that looks like a text; its columns are {keys}", hint=HOLDS)
+        raise HftuneError(f"{where}: nothing that looks like a text; its columns are {keys}", hint=COLUMNS)
     for name in (text, pair):
         if name is not None and not isinstance(row[name], str):
-            raise HftuneError(f"{where}: {name!r} is not a string", hint=HOLDS)
+            raise HftuneError(f"{where}: {name!r} is not a string", hint=COLUMNS)
         if name is not None and not row[name].strip():
             raise HftuneError(f"{where}: {name!r} is empty", hint="leave rows without a text out")
     return {"text": row[text]} if pair is None else {"text": row[text], "text_pair": row[pair]}
@@ -241,8 +264,8 @@ def _row(run: str, row: dict[str, Any], where: str) -> dict[str, str]:
 
 @cache
 def _columns(run: str, names: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Which keys of a row are its text and its second text: as training would have taken them."""
+    """The columns of the text and of the second text, recognized as in training."""
     from hftune.data.columns import find_unlabeled
-    from hftune.inference import own_columns
+    from hftune.pipeline.inference import own_columns
 
     return find_unlabeled(names, own_columns(run))

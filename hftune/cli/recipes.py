@@ -1,7 +1,8 @@
-"""``hftune recipes``: what is shipped, what a recipe holds, and whether it is in order.
+"""``hftune recipes``: list, show, copy and check recipes.
 
 hftune recipes ls
 hftune recipes cp classify/reviews mine.yaml
+hftune recipes cp slurm/train.sbatch
 hftune recipes validate mine.yaml
 hftune recipes schema --section train
 """
@@ -17,24 +18,17 @@ from typing import Annotated, Any
 import typer
 
 from hftune.cli import terminal
-from hftune.cli.options import Json
-from hftune.config import (
-    RecipeError,
-    catalogue,
-    load_recipe,
-    recipe_path,
-    recipe_yaml,
-    schema,
-    setting_rows,
-)
-from hftune.config.document import DocumentError
-from hftune.config.shipped import STUDIES, find_study, shipped_studies
+from hftune.cli.options import Json, command_group
+from hftune.config.document import RecipeError
+from hftune.config.section import schema, setting_rows
+from hftune.config.shipped import STUDIES, catalogue, find_other, find_recipe, find_study, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import write_text
+from hftune.recipe import Recipe, load_recipe, recipe_yaml
 
 ALL = "all"
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, copy and check recipes.")
+app = command_group("List, show, copy and check recipes.")
 
 Name = Annotated[
     str,
@@ -45,14 +39,12 @@ Name = Annotated[
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
     """List the shipped recipes and studies with expected score and cost; when piped, each with its command alone."""
-    from rich.table import Table
-
     entries = [*catalogue(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
     if as_json:
         terminal.show_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
         return
     shown = ("name", "expected", "cost") if terminal.out().is_terminal else ("name", "command")
-    table = Table("recipe", *shown[1:], box=None, pad_edge=False, header_style="bold")
+    table = terminal.table("recipe", *shown[1:])
     table.columns[0].no_wrap = True
     for fields in map(asdict, entries):
         table.add_row(*(terminal.visible(fields[name]) for name in shown))
@@ -62,10 +54,10 @@ def list_recipes(as_json: Json = False) -> None:
 @app.command("show")
 def show_recipe(
     name: Name,
-    resolved: Annotated[bool, typer.Option("--resolved", help="With every default filled in.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Fill in every default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a recipe as it is written, or as it is understood."""
+    """Print a recipe as it is written, or with every default filled in."""
     study = _study_path(name)
     if study is not None:
         _show_study(study, resolved, as_json)
@@ -73,7 +65,7 @@ def show_recipe(
     if as_json:
         terminal.show_json(load_recipe(name).model_dump(mode="json"))
         return
-    path = recipe_path(name)
+    path = find_recipe(name)
     terminal.say((recipe_yaml(load_recipe(name)) if resolved else _text(path)).rstrip("\n"))
 
 
@@ -82,22 +74,26 @@ def copy_recipe(
     name: Name,
     destination: Annotated[
         Path | None,
-        typer.Argument(metavar="DEST", help="A file or a folder; the current folder where not given."),
+        typer.Argument(metavar="DEST", help="A file or a folder; the current folder by default."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Copy a recipe to edit it."""
-    study = _study_path(name)
-    source = study or recipe_path(name)
+    """Copy a recipe to edit it, or a file for Slurm or accelerate (slurm/train.sbatch, accelerate/fsdp.yaml)."""
+    other = find_other(name)
+    study = None if other else _study_path(name)
+    source = other or study or find_recipe(name)
     target = destination or Path()
     if target.is_dir():
         target = target / source.name
     if target.exists() and not force:
-        raise HftuneError(f"{target} is already there", hint="Name another file, or pass --force to replace it.")
+        raise HftuneError(f"{target} exists already", hint="Name another file, or pass --force to replace it.")
     try:
         write_text(target, _text(source))
     except OSError as error:
         raise HftuneError(f"can't write {target}: {error.strerror}", hint="Name another place.") from error
+    if other is not None:
+        terminal.say(f"Copied to {target}. Its first lines show how it is used.")
+        return
     command = "sweep" if study else f"{load_recipe(target).task.command} --recipe"
     terminal.say(f"Copied to {target}. Run it with: hftune {command} {shlex.quote(str(target))}")
 
@@ -106,11 +102,11 @@ def copy_recipe(
 def validate_recipes(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME…|all]", help="Recipes, files or folders; all shipped recipes where not given."),
+        typer.Argument(metavar="[NAME…|all]", help="Recipes, files or folders; all shipped recipes by default."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check recipes as a run would, and list everything that is wrong."""
+    """Check recipes as a run would, and list all errors."""
     results = [_checked(name) for name in _expanded(names or [ALL])]
     if as_json:
         terminal.show_json(results)
@@ -134,14 +130,12 @@ def show_schema(
     as_json: Json = False,
 ) -> None:
     """List every setting with its meaning; as JSON schema for editors when piped or with --json."""
-    from rich.table import Table
-
     if as_json or not sys.stdout.isatty():
-        terminal.show_json(schema(section))
+        terminal.show_json(schema(Recipe, section))
         return
-    table = Table("setting", "kind", "takes", "default", "meaning", box=None, pad_edge=False, header_style="bold")
+    table = terminal.table("setting", "kind", "takes", "default", "meaning")
     table.columns[0].no_wrap = True
-    for row in setting_rows(section):
+    for row in setting_rows(Recipe, section):
         table.add_row(row.path, row.kind, row.expects, row.default, row.meaning)
     terminal.out().print(table)
 
@@ -175,7 +169,8 @@ def _checked(name: str) -> dict[str, Any]:
     try:
         study = _study_path(name)
         if study is not None:
-            from hftune.studies.plan import check, read_plan
+            from hftune.studies.plan import check
+            from hftune.studies.request import read_plan
 
             check(read_plan(study))
         else:
@@ -190,22 +185,19 @@ def _checked(name: str) -> dict[str, Any]:
 
 
 def _study_path(name: str) -> Path | None:
-    """The file of a study, shipped or not; None for what is a recipe. A study is what says over what it goes."""
+    """The file of a study, shipped or not; None for a recipe. A study has a ``grid``."""
     if Path(name).is_file() and Path(name).suffix in (".yaml", ".yml"):
-        from hftune.studies.plan import read_values
+        from hftune.studies.request import read_values
 
         try:
             return Path(name) if "grid" in read_values(Path(name))[0] else None
         except RecipeError:
-            return None  # the recipe's own check says what is wrong with the file
-    try:
-        return find_study(name) if name.startswith(f"{STUDIES}/") else None
-    except DocumentError as error:
-        raise RecipeError(name, [error.problem]) from error
+            return None  # the check of the recipe reports what is wrong with the file
+    return find_study(name) if name.startswith(f"{STUDIES}/") else None
 
 
 def _show_study(path: Path, resolved: bool, as_json: bool) -> None:
-    from hftune.studies.plan import plan_yaml, read_plan
+    from hftune.studies.request import plan_yaml, read_plan
 
     if as_json:
         terminal.show_json(read_plan(path).model_dump(mode="json"))

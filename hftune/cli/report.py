@@ -21,23 +21,29 @@ if TYPE_CHECKING:
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN|STUDY…", help="Runs or studies; a group of seeds stands for all its runs."),
+    typer.Argument(metavar="RUN|STUDY…", help="Runs or studies; a group of seeds means all of its runs."),
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the page here, not to report.html in the run; one run."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the page to this file, not to report.html in the run; for one run only.",
+    ),
 ]
 
 
 def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False) -> None:
-    """Make one self-contained HTML page about each run or study: scores beside baselines, curves, mistakes, recipe."""
+    """Make one self-contained HTML page about each run or study: scores next to baselines, curves, mistakes, recipe."""
     from hftune.runs.directory import RunDir
-    from hftune.runs.foreign import fitting
     from hftune.runs.group import seed_runs
     from hftune.runs.report import write_report
-    from hftune.studies.folder import StudyDir, is_study
+    from hftune.runs.schema import consistent
+    from hftune.studies.folder import StudyDir
+    from hftune.studies.plan import is_study
 
-    # Everything is opened before anything is written: a mistyped name leaves nothing half done.
+    # Everything is opened before anything is written, so that a misspelled name changes nothing.
     chosen: list[RunDir | StudyDir] = []
     for path in runs:
         if is_study(path):
@@ -47,13 +53,13 @@ def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False)
     if output is not None and len(chosen) != 1:
         raise HftuneError(
             f"--output is one file, but {len(chosen)} runs were named",
-            hint="leave --output out: each page then lies in its run as report.html",
+            hint="leave --output out: each page is then written to report.html in its run",
         )
     if output is not None and output.is_dir():
         raise HftuneError(f"--output {output} is a folder", hint=f"name a file: --output {output / 'report.html'}")
     pages = []
     for one in chosen:
-        with fitting(one.path):
+        with consistent(one.path):
             pages.append(_study_page(one, output) if isinstance(one, StudyDir) else write_report(one, output))
     if as_json:
         show_json({"reports": [str(page) for page in pages]})
@@ -63,7 +69,7 @@ def report(runs: Runs, output: OutputFile = None, as_json: options.Json = False)
 
 
 def _study_page(study: Study, output: Path | None) -> Path:
-    from hftune.studies.results import PAGE, study_report, write_study
+    from hftune.studies.report import PAGE, study_report, write_study
 
     if output is not None:
         return study_report(study, output)

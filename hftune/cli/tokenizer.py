@@ -1,4 +1,4 @@
-"""``hftune tokenizer``: learn a vocabulary from text, and see what one does to a text.
+"""``hftune tokenizer``: train a tokenizer on text, and show how one splits a text.
 
 hftune tokenizer train --corpus prose --vocab-size 1000 --output my-tokenizer
 hftune tokenizer show my-tokenizer "how is this split?"
@@ -6,71 +6,41 @@ hftune tokenizer show my-tokenizer "how is this split?"
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hftune.cli import terminal
-from hftune.cli.options import Json
+from hftune.cli.options import RUN, Json, command_group, option
 from hftune.errors import HftuneError
+from hftune.files import new_folder, refuse_in_use
 
 if TYPE_CHECKING:
-    from hftune.data.stream import TextSplit
-    from hftune.models.vocabulary_facts import Compression
+    from hftune.data.corpus import TextSplit
+    from hftune.models.tokenizer_stats import Compression
 
 SAMPLE = 200
-"""Characters of the sample where nobody gives one."""
+"""Default number of characters of the sample."""
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn a tokenizer from text, and look at one.")
+app = command_group("Train a tokenizer on text, or show one.")
 
-Corpus = Annotated[
-    str,
-    typer.Option(
-        "--corpus",
-        "-c",
-        metavar="NAME|PATH",
-        help="The text: an embedded name, a txt, csv, jsonl or parquet file, a folder of split files, or a Hub id.",
-        show_default=False,
-    ),
+_CORPUS = "The text: an embedded name, a txt, csv, jsonl or parquet file, a folder of split files, or a Hub id."
+_FREQUENCY = "How often a pair must occur to become a token; 2 by default. Not for unigram."
+Corpus = Annotated[str, option(RUN, "NAME|PATH", _CORPUS, "--corpus", "-c")]
+Output = Annotated[Path, option(RUN, "FOLDER", "Folder of the tokenizer.", "--output", "-o")]
+Kind = Annotated[str, option(RUN, "bpe|wordpiece|unigram", "Byte-level BPE is lossless; bpe by default.", "--kind")]
+VocabSize = Annotated[
+    int, option(RUN, "N", "Vocabulary size, special tokens included; 8000 by default.", "--vocab-size", min=1)
 ]
-Kind = Annotated[str, typer.Option("--kind", metavar="bpe|wordpiece|unigram", help="Byte-level BPE is lossless.")]
-VocabSize = Annotated[int, typer.Option("--vocab-size", metavar="N", min=1, help="Tokens, special ones among them.")]
-Special = Annotated[
-    list[str] | None,
-    typer.Option("--special", metavar="TOKEN", help="A further special token; may be given often.", show_default=False),
-]
-MinFrequency = Annotated[
-    int | None,
-    typer.Option(
-        "--min-frequency",
-        metavar="N",
-        min=1,
-        help="Times that a pair must occur to become a token; 2 where not given. Not for unigram.",
-        show_default=False,
-    ),
-]
+Special = Annotated[list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special")]
+MinFrequency = Annotated[int | None, option(RUN, "N", _FREQUENCY, "--min-frequency", min=1)]
 Documents = Annotated[
-    str | None,
-    typer.Option(
-        "--documents", metavar="lines|paragraphs|file", help="What one document of a text file is.", show_default=False
-    ),
+    str | None, option(RUN, "lines|paragraphs|file", "What one document of a text file is.", "--documents")
 ]
-TextColumn = Annotated[
-    str | None, typer.Option("--text-column", metavar="NAME", help="Column of the text.", show_default=False)
-]
-Subset = Annotated[
-    str | None,
-    typer.Option("--subset", metavar="NAME", help="Configuration of a Hub dataset.", show_default=False),
-]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the tokenizer goes.", show_default=False)
-]
-Sample = Annotated[
-    str | None, typer.Option("--sample", metavar="TEXT", help="Show how this is split.", show_default=False)
-]
+TextColumn = Annotated[str | None, option(RUN, "NAME", "Column of the text.", "--text-column")]
+Subset = Annotated[str | None, option(RUN, "NAME", "Configuration of a Hub dataset.", "--subset")]
+Sample = Annotated[str | None, option(RUN, "TEXT", "Text whose tokens are shown.", "--sample")]
 
 
 @app.command("train")
@@ -87,22 +57,23 @@ def train_tokenizer(
     sample: Sample = None,
     as_json: Json = False,
 ) -> None:
-    """Learn a tokenizer from the training split of a text, of any size, and save it for AutoTokenizer."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise HftuneError(f"{output} is already there", hint="Name another folder with --output.")
+    """Train a tokenizer on the training split of a text of any size, and save it for AutoTokenizer."""
+    refuse_in_use(output)
     if kind == "unigram" and min_frequency is not None:
         raise HftuneError("a unigram vocabulary has no minimum frequency", hint="leave --min-frequency out")
 
-    from hftune.models.vocabulary import Learning, train_vocabulary
-    from hftune.quiet import quiet_libraries
+    from hftune.models.tokenizers import train_tokenizer as train
+    from hftune.progress import quiet_libraries
 
     quiet_libraries()
-    learning = Learning(vocab_size, min_frequency or 2, tuple(special or ()))
     splits = _splits(corpus, documents=documents, text_column_name=text_column, dataset_config_name=subset)
-    with terminal.err().status("Learning from the text …"):
-        made = train_vocabulary(kind, splits["train"].texts, learning)
-    _save(made, output)
-    with terminal.err().status("Looking at what it does …"):
+    with terminal.err().status("Training the tokenizer …"):
+        made = train(
+            kind, splits["train"].texts, vocab_size, min_frequency=min_frequency or 2, special_tokens=special or ()
+        )
+    with new_folder(output) as staged:
+        made.save_pretrained(staged)
+    with terminal.err().status("Measuring the tokenizer …"):
         facts = _facts(made, splits, sample)
     result = {"tokenizer": str(output), "kind": kind, "corpus": corpus, **facts}
     if as_json:
@@ -116,22 +87,24 @@ def train_tokenizer(
 @app.command("show")
 def show_tokenizer(
     name: Annotated[str, typer.Argument(metavar="TOKENIZER", help="A folder, a run or a Hub id.")],
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to split.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Text to tokenize.", show_default=False)] = None,
     corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", "-c", metavar="NAME|PATH", help="Count what it does to a text.", show_default=False),
+        str | None, option(RUN, "NAME|PATH", "Text on which the compression is measured.", "--corpus", "-c")
     ] = None,
+    text_column: TextColumn = None,
     as_json: Json = False,
 ) -> None:
     """Show a tokenizer's size and longest tokens, how it splits a text, and how well it compresses one."""
-    from hftune.config.model import ModelSection
     from hftune.models.load import load_tokenizer
-    from hftune.quiet import quiet_libraries
+    from hftune.models.settings import ModelSection
+    from hftune.progress import quiet_libraries
 
     quiet_libraries()
     section = ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name)
     made = load_tokenizer(section, (), padded=False)
-    splits = {} if corpus is None else _splits(corpus)
+    if text_column is not None and corpus is None:
+        raise HftuneError("--text-column was given but no --corpus", hint="add --corpus NAME|PATH")
+    splits = {} if corpus is None else _any_texts(corpus, text_column)
     result = {"tokenizer": name, **_facts(made, splits, text)}
     if as_json:
         terminal.show_json(result)
@@ -139,11 +112,40 @@ def show_tokenizer(
         _show(result)
 
 
+def _any_texts(name: str, text_column: str | None) -> dict[str, TextSplit]:
+    """The splits of a text; of labeled rows their texts, of questions the questions and the answers."""
+    from functools import partial
+
+    from hftune.data.corpus import TextSplit, in_memory
+    from hftune.data.load import load
+    from hftune.data.locate import as_path
+    from hftune.data.questions import load_questions
+    from hftune.data.recognize import recognize
+    from hftune.data.settings import LabeledData, QuestionData
+
+    kind = recognize(name)
+    if text_column is not None or as_path(name) is None or kind == "corpus":
+        return _splits(name, text_column_name=text_column)
+    if kind is None:
+        raise HftuneError(
+            f"{name} is not recognized as text, labeled rows or questions: no column has a usual name",
+            hint="name the column of the text with --text-column",
+        )
+    texts: dict[str, list[str]] = {}
+    if kind == "labeled":
+        labeled = load(LabeledData(dataset_name=name))
+        texts = {split: labeled.texts(split) for split in labeled.named}
+    else:
+        asked = load_questions(QuestionData(dataset_name=name))
+        texts = {split: [*part.questions, *(part.answers or ())] for split, part in asked.named.items()}
+    return {split: TextSplit(name, partial(in_memory, found)) for split, found in texts.items()}
+
+
 def _splits(corpus: str, **settings: Any) -> dict[str, TextSplit]:
     from pydantic import ValidationError
 
-    from hftune.config.data import CorpusData
-    from hftune.data.stream import open_splits
+    from hftune.data.corpus import open_splits
+    from hftune.data.settings import CorpusData
 
     try:
         section = CorpusData(dataset_name=corpus, **settings)
@@ -155,24 +157,8 @@ def _splits(corpus: str, **settings: Any) -> dict[str, TextSplit]:
     return open_splits(section)[0]
 
 
-def _save(tokenizer: Any, folder: Path) -> None:
-    """Beside its place first, so that it is there whole or not at all."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        try:
-            tokenizer.save_pretrained(staged / folder.name)
-            if folder.exists():
-                folder.rmdir()
-            (staged / folder.name).rename(folder)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-    except OSError as error:
-        raise HftuneError(f"can't write {folder}: {error.strerror}", hint="Name another folder.") from error
-
-
 def _facts(tokenizer: Any, splits: dict[str, TextSplit], sample: str | None) -> dict[str, Any]:
-    from hftune.models.vocabulary_facts import compression, longest_tokens, split_text
+    from hftune.models.tokenizer_stats import compression, longest_tokens, split_text
 
     found: dict[str, Compression] = {name: compression(tokenizer, split.texts()) for name, split in splits.items()}
     shown = sample or next((text[:SAMPLE] for split in splits.values() for text in split.texts()), "")
@@ -190,7 +176,7 @@ def _show(result: dict[str, Any]) -> None:
     for name, part in result["compression"].items():
         of = "" if part["whole"] else f" (the first {part['bytes'] / 1e6:.0f} MB)"
         terminal.say(
-            f"{name}: {part['bytes_per_token']:.3f} bytes a token, {part['tokens']:,} tokens, "
+            f"{name}: {part['bytes_per_token']:.3f} bytes per token, {part['tokens']:,} tokens, "
             f"{part['unknown_rate']:.4%} unknown{of}"
         )
     terminal.say("longest: " + " ".join(repr(token) for token in result["longest_tokens"]))

@@ -1,32 +1,66 @@
-"""``hftune train``: run a recipe of any task; and what every command that trains does with its flags.
+"""The commands that train one run or a group of seeds: train, classify, joint, pretrain and finetune.
 
 hftune train classify/reviews
 hftune train runs/a --learning_rate 1e-4 --output_dir runs/b
+hftune classify --model huawei-noah/TinyBERT_General_4L_312D --data reviews.csv --seeds 1,2,3
+hftune classify --model_name_or_path prajjwal1/bert-tiny --task_name sst2 --num_train_epochs 3 --output_dir runs/sst2
+hftune joint --data reviews --max_train_samples 50 --unlabeled reviews --mlm_alpha 1 --seeds 1-5
+hftune pretrain --objective span --corpus wiki.txt
+hftune finetune --from runs/pretrained --data births
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from hftune.cli.flags import Typed, training_command
-from hftune.cli.options import resolve
-from hftune.cli.outcome import print_dry_run, print_group, print_run
-from hftune.cli.seeds import seed_list
-from hftune.cli.terminal import note, show_json
-from hftune.errors import HftuneError
+from hftune.cli.options import WHAT, Given, Typed, option, training_command
+from hftune.cli.terminal import RunProgress
+from hftune.errors import HftuneError, did_you_mean
 
 if TYPE_CHECKING:
-    from hftune.config import Recipe
+    from hftune.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-TRUST = ("model.trust_remote_code", "model.trust_base_code")
-"""Settings that change nothing about a run but what may be trusted for it; consent is asked for anew each time."""
+CLASSIFY, JOINT = "classify/reviews", "joint/reviews"
+ANSWER_PRETRAINED = "finetune/births"
+"""The recipe for a pretrained GPT; its settings suit other questions too."""
+ANSWER_FROM_SCRATCH = "finetune/fresh"
+"""The recipe for a model from scratch that was named, which needs more training."""
+ANSWER = "finetune/births-fresh"
+"""The recipe without a model."""
+
+
+# ---- train ----
+
+
+def _task_of_recipe(values: Mapping[str, Any], given: Given) -> str:
+    """The kind of task of the recipe that was named."""
+    from hftune.recipe import load_recipe
+
+    named, flag = values.get("named"), values.get("recipe")
+    if named is not None and flag is not None:
+        raise HftuneError(f"the recipe was named twice: {named} and --recipe {flag}", hint="leave one of them out")
+    name = named or flag or _recipe_of_resumed(values)
+    if name is None:
+        raise HftuneError(
+            "hftune train runs a recipe, and none was named",
+            hint="name one (hftune recipes ls), or use the command of the task: hftune classify --data …",
+        )
+    return load_recipe(name).task.kind
+
+
+def _recipe_of_resumed(values: Mapping[str, Any]) -> str | None:
+    """The run that is resumed, if it has a recipe."""
+    run: Path | None = values["output"] if values["resume"] else None
+    return str(run) if run is not None and (run / "recipe.yaml").is_file() else None
+
 
 RecipeArgument = Annotated[
     str | None,
@@ -36,125 +70,190 @@ RecipeArgument = Annotated[
 ]
 
 
-def _task_of(values: Mapping[str, Any]) -> str:
-    """The kind of task of the recipe that was named."""
-    from hftune.config import load_recipe
-
-    named, flag = values.get("named"), values.get("recipe")
-    if named is not None and flag is not None:
-        raise HftuneError(f"the recipe was named twice: {named} and --recipe {flag}", hint="leave one of them out")
-    name = named or flag
-    if name is None:
-        raise HftuneError(
-            "hftune train runs a recipe, and none was named",
-            hint="name one (hftune recipes ls), or use the command of the task: hftune classify --data …",
-        )
-    return load_recipe(name).task.kind
-
-
-@training_command(task=_task_of, own={"named": RecipeArgument}, takes_arguments=True)
-def train(typed: Typed) -> None:
+@training_command(task=_task_of_recipe)
+def train(typed: Typed, named: RecipeArgument = None) -> None:
     """Run a recipe of any task: the same as the command of its task with --recipe."""
-    name = typed.others["named"] or typed.recipe
-    run_training(typed, task=_task_of({"recipe": name}), recipe=name, default=None)
+    run_training(typed, recipe=named or typed.recipe, default=None)
 
 
-def run_training(typed: Typed, *, task: str, recipe: str | None, default: str | None) -> None:
-    """Train one run or a group of seeds, score without training, or try the recipe out, and print the outcome.
+@training_command(task="classify")
+def classify(typed: Typed) -> None:
+    """Fine-tune a classifier on single texts or pairs: best checkpoint on validation, then test."""
+    run_training(typed, recipe=typed.recipe, default=CLASSIFY)
+
+
+@training_command(task="joint")
+def joint(typed: Typed) -> None:
+    """Fine-tune a classifier and train a masked language model on unlabeled text, in one model at the same time.
+
+    The classifier's validation score selects the checkpoint. A plain classifier is saved, and the masked language
+    model next to it.
+    """
+    run_training(typed, recipe=typed.recipe, default=JOINT)
+
+
+# ---- finetune ----
+
+From = Annotated[
+    str | None,
+    option(
+        WHAT,
+        "RUN|FOLDER|ID",
+        "The pretrained model: a run, a model folder or a Hub id; from scratch by default.",
+        "--from",
+    ),
+]
+
+
+@training_command(task="answer")
+def finetune(typed: Typed, pretrained: From = None) -> None:
+    """Fine-tune a GPT for question answering, from a pretrained run or from scratch.
+
+    Data: the embedded births, a folder of tsv files (question, tab, answer), or one such file.
+    """
+    if pretrained is not None and typed.model is not None:
+        raise HftuneError("--from and --model both name the model", hint="leave one of them out")
+    if pretrained is not None:
+        typed = replace(typed, settings={**typed.settings, "model.model_name_or_path": pretrained})
+    run_training(typed, recipe=typed.recipe, default=_recipe_for_answers(typed.model), suits_all=True)
+
+
+def _recipe_for_answers(model: str | None) -> str:
+    if model is None:
+        return ANSWER
+    from hftune.models.settings import ModelSection
+
+    return ANSWER_FROM_SCRATCH if ModelSection(model_name_or_path=model).from_scratch else ANSWER_PRETRAINED
+
+
+# ---- pretrain ----
+
+
+class Defaults(NamedTuple):
+    """The recipes of an objective when none is named."""
+
+    nothing_named: str
+    """For its own text, a small embedded one."""
+    other_text: str | None
+    """If another text is named; None, and if a model is named, means the defaults of the settings."""
+
+    def for_text(self, corpus: str | None) -> str | None:
+        """The recipe for a text: an embedded text has its own."""
+        return self.nothing_named if _is_own(self.nothing_named, None, corpus) else self.other_text
+
+
+OBJECTIVES = {
+    "span": Defaults("pretrain/births-span", "pretrain/span"),
+    "clm": Defaults("pretrain/prose-clm", "pretrain/clm"),
+    "mlm": Defaults("pretrain/reviews-mlm", None),
+}
+"""Pretraining objectives, by task kind."""
+
+Objective = Annotated[
+    str | None,
+    option(
+        WHAT,
+        "|".join(OBJECTIVES),
+        "Pretraining objective: span (span corruption) or clm (causal language modeling) with a GPT, mlm (masked "
+        "language modeling) with a BERT. The recipe's, or span, by default.",
+        "--objective",
+    ),
+]
+
+
+def _task_of_objective(values: Mapping[str, Any], given: Given) -> str:
+    return _objective(values["objective"], values["recipe"], _recipe_of_resumed(values))
+
+
+@training_command(task=_task_of_objective, help_task="span")
+def pretrain(typed: Typed, objective: Objective = None) -> None:
+    """Train a language model on plain text, from scratch or from a checkpoint.
+
+    `hftune finetune --from RUN` then fine-tunes it to answer questions about that text.
+    """
+    defaults = OBJECTIVES[typed.task]
+    chosen = defaults.for_text(typed.data) if typed.model is None else None
+    default = defaults.nothing_named if chosen is None else chosen
+    run_training(typed, recipe=typed.recipe, default=default, suits_all=chosen is not None)
+
+
+def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> str:
+    """The objective that was typed, else the recipe's, else the resumed run's, else the first of the table."""
+    if asked is None:
+        source = recipe or resumed
+        if source is None:
+            return next(iter(OBJECTIVES))
+        from hftune.recipe import load_recipe
+
+        task = load_recipe(source).task
+        if task.kind in OBJECTIVES:
+            return task.kind
+        raise HftuneError(f"{source} is not a recipe for pretraining", hint=f"run it with `hftune {task.command}`")
+    if asked not in OBJECTIVES:
+        raise HftuneError(
+            f"--objective expects one of {', '.join(OBJECTIVES)}; got {asked!r}",
+            hint=did_you_mean(asked, OBJECTIVES) or f"write --objective {next(iter(OBJECTIVES))}",
+        )
+    return asked
+
+
+# ---- shared ----
+
+
+def run_training(typed: Typed, *, recipe: str | None, default: str | None, suits_all: bool = False) -> None:
+    """Train one run or a group of seeds, score without training, or estimate, and print the result.
 
     Args:
         typed: What was typed.
-        task: The task kind of the command.
         recipe: The recipe to start from; None takes the default.
-        default: The recipe of the command; the schema's defaults where None.
+        default: The recipe of the command; None means the defaults of the settings.
+        suits_all: Whether the default is for other data and models too.
     """
-    if typed.resume and typed.output is None:
-        raise HftuneError("--resume needs to know which run", hint="add --output RUN")
-    if typed.resume and typed.overwrite:
-        raise HftuneError("--resume continues a run and --overwrite replaces it", hint="leave one of them out")
+    from hftune.cli.tables import print_result
+    from hftune.pipeline.request import TrainRequest, carry_out, list_seeds
+    from hftune.progress import quiet_libraries
+
     if typed.seeds is not None and "train.seed" in typed.settings:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
-    seeds = seed_list(typed.seeds)
-    resolved = _recipe(typed, recipe, task, default, resumes=bool(typed.resume) and not seeds)
-    splits = _splits_to_score(typed)
-    if not typed.do.get("do_train", True):
-        _score_only(resolved, splits, typed)
-        return
-
-    from hftune.cli.watch import Watcher
-    from hftune.dryrun import dry_run as try_out
-    from hftune.pipeline import train as train_one
-    from hftune.pipeline import train_seeds
-    from hftune.quiet import quiet_libraries
-
+    seeds = list_seeds(typed.seeds)
+    resolved = _recipe(typed, recipe, default, suits_all=suits_all)
+    request = TrainRequest(
+        resolved, typed.output, seeds, typed.resume, typed.overwrite, dry_run=typed.dry_run, do=typed.do
+    )
+    request.check()
     quiet_libraries()
-    how: dict[str, Any] = {"resume": typed.resume, "overwrite": typed.overwrite, "score": splits}
-    with Watcher() as listener:
-        if typed.dry_run:
-            print_dry_run(try_out(resolved, typed.output, listener), typed.as_json)
-        elif seeds:
-            group, summary, results = train_seeds(resolved, seeds, typed.output, **how, listener=listener)
-            print_group(group, summary, results, typed.as_json)
-        else:
-            result = train_one(resolved, typed.output, **how, listener=listener)
-            if typed.as_json and result.metrics:
-                show_json({"run": str(result.run.path), **result.metrics})
-            elif not typed.as_json:
-                print_run(result)
+    with RunProgress() as progress:
+        result = carry_out(request, progress)
+    print_result(result, typed.as_json)
 
 
-def _recipe(typed: Typed, name: str | None, task: str, default: str | None, *, resumes: bool) -> Recipe:
-    """The recipe of the command; a resumed run brings its own, and flags may only repeat it."""
-    settings = typed.settings
-    consent = {key: settings[key] for key in TRUST if key in settings}
-    if resumes and name is None and not typed.sets and settings.keys() <= consent.keys():
-        assert typed.output is not None, "checked before"
-        if (typed.output / "recipe.yaml").is_file():
-            return resolve(str(typed.output), None, consent, task=task)
-    # The default recipe is made for its own model and data; with others the schema's defaults are the better start.
-    own = typed.model is None and typed.data is None
-    if name is None and default is not None:
-        chosen = default if own else f"defaults ({default} is made for its own model and data)"
-        logger.info("recipe: %s", chosen)
-    return resolve(name, typed.sets, settings, task=task, default=default if own else None)
+def resumed_recipe(typed: Typed) -> Path | None:
+    """The recipe of the run or the group of seeds that is resumed; None if nothing is resumed."""
+    if not typed.resume or typed.output is None:
+        return None
+    found = [typed.output / "recipe.yaml", *sorted(typed.output.glob("seed-*/recipe.yaml"))]
+    return next((path for path in found if path.is_file()), None)
 
 
-def _splits_to_score(typed: Typed) -> tuple[str, ...]:
-    """Validation unless --do_eval is false, test unless --do_predict is."""
-    chosen = {"validation": typed.do.get("do_eval", True), "test": typed.do.get("do_predict", True)}
-    if not typed.do.get("do_train", True) and True in typed.do.values():
-        # Without training, what is named is what is done, as in Hugging Face's scripts.
-        chosen = {"validation": typed.do.get("do_eval", False), "test": typed.do.get("do_predict", False)}
-    return tuple(split for split, wanted in chosen.items() if wanted)
+def _recipe(typed: Typed, name: str | None, default: str | None, *, suits_all: bool) -> Recipe:
+    """The recipe of the command. A resumed run has its own, so that flags are compared with what it was begun with."""
+    from hftune.pipeline.request import resolve_recipe
+
+    resumed = resumed_recipe(typed)
+    if name is None and resumed is not None:
+        name = str(resumed.parent)
+    elif name is None and default is not None:
+        # A default recipe is made for its own model and data; with others the schema's defaults are a better start.
+        name = default if suits_all or _is_own(default, typed.model, typed.data) else None
+        logger.info("recipe: %s", name or f"defaults ({default} is made for its own model and data)")
+    return resolve_recipe(name, typed.settings, typed.sets or (), task=typed.task)
 
 
-def _score_only(recipe: Recipe, splits: tuple[str, ...], typed: Typed) -> None:
-    """``--do_train False``: score the model that is named on the data that is named."""
-    from hftune.cli.evaluate import DATA_SETTINGS, evaluate
-    from hftune.config.data import LabeledData
+def _is_own(recipe: str, model: str | None, data: str | None) -> bool:
+    """Whether a model and data are those of a recipe, under any of their names; None is not named."""
+    from hftune.data.locate import same_data
+    from hftune.recipe import load_recipe
 
-    name, data = recipe.model.model_name_or_path, recipe.data
-    if recipe.model.from_scratch:
-        raise HftuneError(
-            f"--do_train is false, and {name} has random weights, so there is nothing to score",
-            hint="name a trained model with --model, or leave --do_train False out",
-        )
-    if not splits:
-        raise HftuneError("--do_train, --do_eval and --do_predict are all false", hint="leave one of them out")
-    if not isinstance(data, LabeledData):
-        raise HftuneError("--do_train False scores classifiers", hint=f"use `hftune evaluate {name}`")
-    stated = data.model_dump(include={key.removeprefix("data.") for key in DATA_SETTINGS}, exclude_none=True)
-    sets = [f"data.{key}={json.dumps(value)}" for key, value in stated.items()]
-    for split in splits:
-        note(f"scoring {split}", style="dim")
-        evaluate(
-            name,
-            data=data.dataset_name,
-            split=split,
-            sets=sets or None,
-            batch_size=recipe.train.per_device_eval_batch_size,
-            revision=recipe.model.model_revision,
-            trust_remote_code=recipe.model.trust_remote_code,
-            trust_base_code=recipe.model.trust_base_code,
-            as_json=typed.as_json,
-        )
+    own = load_recipe(recipe)
+    model_is_own = model in (None, own.model.model_name_or_path)
+    return model_is_own and (data is None or same_data(data, own.data.dataset_name))

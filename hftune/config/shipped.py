@@ -1,7 +1,4 @@
-"""The shipped recipes and studies: found by looking, described by their own first lines.
-
-Used by ``hftune.config.load``, ``hftune recipes`` and ``hftune sweep``.
-"""
+"""Find the shipped recipes and studies, and read the comments at their top."""
 
 from __future__ import annotations
 
@@ -9,19 +6,20 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hftune.assets import recipes_dir
-from hftune.config.document import DocumentError
-from hftune.config.problems import Problem
-from hftune.suggest import closest
+from hftune.config.document import Problem, RecipeError
+from hftune.errors import closest, nearby_path
+from hftune.files import recipes_dir
 
 STUDIES = "studies"
-NOT_RECIPES = frozenset({STUDIES, "accelerate", "slurm"})
-"""Folders below recipes/ that hold files of another kind."""
+YAML = (".yaml", ".yml")
+OTHERS = ("accelerate", "slurm")
+"""Folders below recipes/ with files for the launchers of those names."""
+NOT_RECIPES = frozenset({STUDIES, *OTHERS})
 
 
 @dataclass(frozen=True)
 class RecipeEntry:
-    """A shipped recipe, as its header describes it."""
+    """A shipped recipe, with the fields of its header."""
 
     name: str
     """Path below recipes/, without .yaml: what ``--recipe`` takes."""
@@ -30,7 +28,7 @@ class RecipeEntry:
     command: str
     """The command that runs it."""
     expected: str
-    """The score to expect, and where that number is from."""
+    """The expected score, and how it was measured."""
     cost: str
     """Time and machine."""
 
@@ -39,7 +37,7 @@ def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
     """All shipped recipes, by name.
 
     Args:
-        folder: Where to look; the shipped recipes where not given.
+        folder: Folder to search; that of the shipped recipes by default.
     """
     root = folder or recipes_dir()
     files = sorted(path for path in root.rglob("*.yaml") if path.relative_to(root).parts[0] not in NOT_RECIPES)
@@ -48,36 +46,40 @@ def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
 
 def shipped_studies() -> list[RecipeEntry]:
     """All shipped studies, by name: what ``hftune sweep`` takes."""
-    root = recipes_dir() / STUDIES
-    return [_entry(path, path.relative_to(root).with_suffix("").as_posix()) for path in sorted(root.rglob("*.yaml"))]
+    return catalogue(recipes_dir() / STUDIES)
 
 
 def find_study(study: str) -> Path:
-    """The file that a shipped study's name or a path stands for.
-
-    Raises:
-        DocumentError: Nothing goes by that name.
-    """
+    """The file of a study: a shipped name or a path."""
     entries = {entry.name: entry.path for entry in shipped_studies()}
     name = study.removeprefix(f"{STUDIES}/")
     if name in entries:
         return entries[name]
-    if Path(study).is_file():
-        return Path(study)
-    if Path(study).suffix in (".yaml", ".yml"):
-        raise DocumentError(Problem("", "expected a study file, got a path where there is none", source=study))
-    near = closest(name, entries)
-    hint = f"Did you mean {near}?" if near else f"Shipped studies: {', '.join(entries)}."
-    raise DocumentError(Problem("", f"no study or file goes by the name {study!r}", hint))
+    path = Path(study)
+    if path.is_file():
+        return path
+    if (other := _other_ending(path)) is not None:
+        return other
+    if path.suffix in YAML:
+        problem = Problem("", "expected a study file, got a path that does not exist", _files_near(path), study)
+    else:
+        near = closest(name, entries)
+        hint = f"Did you mean {near}?" if near else f"Shipped studies: {', '.join(entries)}."
+        problem = Problem("", f"there is no study or file {study!r}", hint)
+    raise RecipeError(study, [problem])
+
+
+def find_other(name: str) -> Path | None:
+    """A shipped file that is no recipe, such as slurm/train.sbatch; None if there is none of that name."""
+    root = recipes_dir()
+    others = {path.relative_to(root).as_posix(): path for folder in OTHERS for path in (root / folder).glob("*")}
+    return others.get(name)
 
 
 def find_recipe(recipe: str | Path) -> Path:
-    """The file that a name, a path or a run directory stands for.
+    """The file of a recipe: a shipped name, a path or a run directory.
 
     A shipped recipe's full name comes first, then what exists on disk, then the unique last part of a name.
-
-    Raises:
-        DocumentError: Nothing, or more than one thing, goes by that name.
     """
     path = Path(recipe)
     entries = {} if isinstance(recipe, Path) else {entry.name: entry.path for entry in catalogue()}
@@ -87,24 +89,39 @@ def find_recipe(recipe: str | Path) -> Path:
         return path / "recipe.yaml"
     if path.is_file():
         return path
+    if (other := _other_ending(path)) is not None:
+        return other
     matches = [name for name in entries if name.rpartition("/")[2] == recipe]
     if len(matches) == 1:
         return entries[matches[0]]
+    problem = _not_found(str(recipe), path, list(entries))
     if matches:
         hint = f"It could be {' or '.join(matches)}: write the whole name."
-        raise DocumentError(Problem("", f"expected one recipe, got a name that {len(matches)} share", hint))
-    raise DocumentError(_not_found(str(recipe), path, list(entries)))
+        problem = Problem("", f"expected one recipe, got a name that {len(matches)} share", hint)
+    raise RecipeError(str(recipe), [problem])
 
 
 def _not_found(recipe: str, path: Path, names: list[str]) -> Problem:
     if path.is_dir():
         return Problem("", "expected a recipe, got a folder without recipe.yaml", source=recipe)
-    if path.suffix in (".yaml", ".yml"):
-        return Problem("", "expected a recipe file, got a path where there is none", source=recipe)
+    if path.suffix in YAML:
+        return Problem("", "expected a recipe file, got a path that does not exist", _files_near(path), recipe)
     last_parts = {name.rpartition("/")[2]: name for name in reversed(names)}
     near = closest(recipe, names) or last_parts.get(closest(recipe, last_parts) or "")
     hint = f"Did you mean {near}?" if near else ""
-    return Problem("", f"no recipe, file or run goes by the name {recipe!r}", hint)
+    return Problem("", f"there is no recipe, file or run {recipe!r}", hint)
+
+
+def _other_ending(path: Path) -> Path | None:
+    """``mine.yaml`` for ``mine.yml`` or ``mine``, and the reverse."""
+    stem = path.with_suffix("") if path.suffix in YAML else path
+    found = [stem.with_name(stem.name + ending) for ending in YAML if stem.name]
+    return next((one for one in found if one.is_file()), None)
+
+
+def _files_near(path: Path) -> str:
+    near = nearby_path(path, sorted(one for ending in YAML for one in path.parent.glob(f"*{ending}")))
+    return f"{near[:1].upper()}{near[1:]}"
 
 
 def _entry(path: Path, name: str) -> RecipeEntry:

@@ -1,16 +1,19 @@
 """The fields of TrainingArguments in the installed transformers, read from its source.
 
-Importing the class takes seconds, because it imports torch; parsing the file takes a twentieth of one.
+Importing the class takes seconds, because it imports torch; parsing the file takes 0.05 s.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import importlib.util
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -27,7 +30,7 @@ class ArgumentField:
     node: ast.expr
     """Its annotation in the source."""
     default: Any
-    """Its default where the source states a plain value, else None."""
+    """Its default if the source has a plain value, else None."""
     help: str
 
     @functools.cached_property
@@ -42,7 +45,7 @@ class ArgumentField:
         return next((get_args(option) for option in options if get_origin(option) is Literal), ())
 
     def problem(self, value: Any) -> str | None:
-        """Why this is no value of the field, or None. A dataclass takes anything and fails in mid-training."""
+        """Why a value is invalid, or None. The dataclass itself accepts anything and fails during training."""
         try:
             TypeAdapter(self.annotation, config=ConfigDict(strict=True)).validate_python(value)
         except ValidationError as error:
@@ -84,7 +87,7 @@ def _enums(module: str) -> Mapping[str, Any]:
 
 
 def _field(node: ast.AnnAssign, name: str) -> list[ArgumentField]:
-    """The field of an annotated assignment; none where the constructor does not take it."""
+    """The field of an annotated assignment; None if it is not an argument of the constructor."""
     given = {word.arg: word.value for word in node.value.keywords} if isinstance(node.value, ast.Call) else {}
     if "init" in given and ast.unparse(given["init"]) == "False":
         return []
@@ -101,30 +104,19 @@ def _plain(node: ast.expr | None, otherwise: Any = None) -> Any:
 
 
 def _type(node: ast.expr, enums: Mapping[str, Any]) -> Any:
-    """An annotation as a type: plain names, enumerations, and anything for a class of transformers' own."""
+    """An annotation as a type: plain names and enumerations; ``Any`` for a class of transformers."""
     parts = _alternatives(node)
-    names = {part.id for part in parts if isinstance(part, ast.Name)}
-    if names & enums.keys():
+    if any(isinstance(part, ast.Name) and part.id in enums for part in parts):
         # ``OptimizerNames | str`` is the enumeration: transformers turns the text into a member of it.
         parts = [part for part in parts if not (isinstance(part, ast.Name) and part.id == "str")]
-    known: dict[str, Any] = {
-        "int": int,
-        "float": float,
-        "bool": bool,
-        "str": str,
-        "dict": dict,
-        "list": list,
-        "Any": Any,
-    }
-    known |= {"Literal": Literal, **enums}
-    result: Any = None
-    for number, part in enumerate(parts):
+    known = {**vars(builtins), "Any": Any, "Literal": Literal, **enums}
+    types = []
+    for part in parts:
         # The source is that of the installed transformers, which is imported and run a moment later.
         unknown = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)} - known.keys()
-        one = Any if unknown else eval(compile(ast.Expression(part), "annotation", "eval"), {}, known)
-        one = type(None) if one is None else one
-        result = one if number == 0 else result | one
-    return result
+        one = Any if unknown else eval(compile(ast.Expression(part), "annotation", "eval"), known)
+        types.append(NoneType if one is None else one)
+    return functools.reduce(operator.or_, types)
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

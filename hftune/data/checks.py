@@ -1,30 +1,36 @@
-"""What is in a dataset and what is wrong with it: labels, lengths, duplicates, leakage, contradictions.
-
-A pure function of the splits; ``hftune data check`` shows what it returns.
-"""
+"""Examine a dataset: labels, lengths, near duplicates, leakage, contradictory labels."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hftune.data.near import near_pairs
 from hftune.data.splits import NO_LABEL, Splits
-from hftune.data.wording import count
+from hftune.errors import count, quote
 
 Lengths = Callable[[Sequence[str], Sequence[str] | None], Sequence[int]]
-"""(texts, second texts) → tokens of each row, special tokens among them."""
+"""(texts, second texts) → tokens of each row, special tokens included."""
 
 EXAMPLES = 5
 Key = tuple[str, str]
 
 
+MIN_SHIFT = 0.1
+"""Proportion of the rows whose label would have to change to give both splits the same shares; less is no finding."""
+MAX_CHANCE = 1e-4
+"""Probability below which a difference of label shares is no chance."""
+MIN_EXPECTED = 5
+"""Rows of a label that each of two splits must have if their shares are the same: the chi-squared test needs them."""
+
+
 @dataclass(frozen=True)
-class Bin:
-    """So many rows have from ``low`` to ``high`` words or tokens."""
+class LengthBin:
+    """The number of rows that have from ``low`` to ``high`` words or tokens."""
 
     low: int
     high: int
@@ -33,18 +39,18 @@ class Bin:
 
 @dataclass(frozen=True)
 class SplitCheck:
-    """What one split holds."""
+    """The findings about one split."""
 
     rows: int
     labels: dict[str, int]
-    """Rows of each label, also of those with none; empty where the split has no labels."""
-    lengths: tuple[Bin, ...]
+    """Rows of each label, also of labels without any; empty if the split has no labels."""
+    lengths: tuple[LengthBin, ...]
     median_length: float
     longest: int
     truncated: float
-    """Share of rows that are longer than max_length."""
+    """Proportion of rows that are longer than max_length."""
     duplicates: int
-    """Rows whose text stands in an earlier row of the split."""
+    """Rows whose text occurs in an earlier row of the split."""
     near_duplicates: int
     """Further rows that are nearly the same as another row of the split."""
 
@@ -72,28 +78,28 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Check:
-    """The whole finding."""
+    """The findings about a dataset."""
 
     source: str
     unit: str
-    """What lengths count: words, or tokens where a tokenizer was given."""
+    """Unit of the lengths: words, or tokens if there is a tokenizer."""
     max_length: int
     splits: dict[str, SplitCheck]
     leaks: tuple[Leak, ...]
     conflicts: int
-    """Texts that carry more than one label, over all splits."""
+    """Texts with more than one label, over all splits."""
     conflict_examples: tuple[Conflict, ...]
     findings: tuple[str, ...]
-    """What a reader should know, in words; nothing where all is well."""
+    """Problems as sentences; empty if there are none."""
 
 
 def check(splits: Splits, max_length: int, lengths: Lengths | None = None) -> Check:
-    """Look a dataset over.
+    """Check a dataset.
 
     Args:
-        splits: the dataset.
-        max_length: where rows are cut.
-        lengths: counts the tokens of rows; without it words are counted, which are fewer than tokens.
+        splits: The dataset.
+        max_length: The length at which rows are truncated.
+        lengths: Counts the tokens of rows; without it words are counted, which are fewer than tokens.
     """
     keys = {name: _keys(splits, name) for name in splits.named}
     neighbors = _neighbors(keys, splits.is_pair)
@@ -111,8 +117,50 @@ def check(splits: Splits, max_length: int, lengths: Lengths | None = None) -> Ch
         leaks=leaks,
         conflicts=len(conflicts),
         conflict_examples=tuple(conflicts[:EXAMPLES]),
-        findings=tuple(_findings(parts, leaks, len(conflicts), max_length, lengths is None)),
+        findings=(*label_shifts(splits), *_findings(parts, leaks, len(conflicts), max_length, lengths is None)),
     )
+
+
+def label_shifts(splits: Splits) -> tuple[str, ...]:
+    """Validation and test splits whose label shares differ strongly from those of train, as sentences."""
+    counted = {name: Counter(rows["label"][:]) for name, rows in splits.named.items()}
+    found = []
+    for name in list(counted)[1:]:
+        if NO_LABEL not in counted[name] and is_shifted(counted["train"], counted[name]):
+            shares = {
+                label: (
+                    counted["train"][place] / counted["train"].total(),
+                    counted[name][place] / counted[name].total(),
+                )
+                for place, label in enumerate(splits.labels)
+            }
+            most = sorted(shares.items(), key=lambda item: -abs(item[1][0] - item[1][1]))[:EXAMPLES]
+            listed = ", ".join(f"{quote(label)} {one:.0%} and {two:.0%}" for label, (one, two) in most)
+            found.append(
+                f"label shares of train and {name} differ strongly: {listed}; a model that learns the shares of train "
+                f"scores lower on {name} (task.class_weights=auto weighs all labels equally)"
+            )
+    return tuple(found)
+
+
+def is_shifted(one: Mapping[int, int], two: Mapping[int, int]) -> bool:
+    """Whether the shares of the labels differ by much, and by more than chance: a chi-squared test of homogeneity.
+
+    Labels that are too rare for the test in the smaller split are left out, so a few rows show nothing.
+    """
+    # scipy.special, because scipy.stats takes a second to import and the text commands check data too
+    from scipy.special import chdtrc
+
+    counts = np.array([[split.get(label, 0) for label in {**one, **two}] for split in (one, two)], dtype=float)
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    common = (expected >= MIN_EXPECTED).all(axis=0)
+    if common.sum() < 2:
+        return False
+    counts = counts[:, common]
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    chance = chdtrc(common.sum() - 1, ((counts - expected) ** 2 / expected).sum())
+    return bool(np.abs(shares[0] - shares[1]).sum() / 2 >= MIN_SHIFT and chance < MAX_CHANCE)
 
 
 def _keys(splits: Splits, name: str) -> list[Key]:
@@ -122,7 +170,7 @@ def _keys(splits: Splits, name: str) -> list[Key]:
 
 
 def _neighbors(keys: dict[str, list[Key]], is_pair: bool) -> dict[Key, list[Key]]:
-    """The texts that each text is near to, both ways; each text was looked at once, however often it stands."""
+    """The near duplicates of each text. Each different text is compared once, however often it occurs."""
     different = list(dict.fromkeys(key for rows in keys.values() for key in rows))
     seconds = [key[1] for key in different] if is_pair else None
     found: dict[Key, list[Key]] = defaultdict(list)
@@ -144,6 +192,7 @@ def _split_check(
     texts = [key[0] for key in keys]
     seconds = [key[1] for key in keys] if splits.is_pair else None
     measured = np.array((lengths or _words)(texts, seconds))
+    # One pass: a row is compared with earlier rows only, so the first of several copies is not a duplicate.
     seen: set[Key] = set()
     duplicates = near = 0
     for key in keys:
@@ -169,12 +218,12 @@ def _words(texts: Sequence[str], seconds: Sequence[str] | None) -> list[int]:
     return [len(text.split()) for text in joined]
 
 
-def _histogram(measured: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Bin, ...]:
+def _histogram(measured: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[LengthBin, ...]:
     """Bins whose upper ends double: 1–8, 9–16, 17–32 …, up to the longest row."""
     bins = []
     low, high = 0, 8
     while low <= measured.max():
-        bins.append(Bin(low, high, int(((measured >= low) & (measured <= high)).sum())))
+        bins.append(LengthBin(low, high, int(((measured >= low) & (measured <= high)).sum())))
         low, high = high + 1, high * 2
     return tuple(bins)
 
@@ -193,42 +242,157 @@ def _conflicts(splits: Splits, keys: dict[str, list[Key]]) -> list[Conflict]:
         for key, label in zip(keys[name], rows["label"][:], strict=True):
             if label != NO_LABEL:
                 labels[key][label] += 1
-    torn = sorted((item for item in labels.items() if len(item[1]) > 1), key=lambda item: -item[1].total())
+    several = sorted((item for item in labels.items() if len(item[1]) > 1), key=lambda item: -item[1].total())
     return [
         Conflict(
             text=key[0],
             text_pair=key[1] if splits.is_pair else None,
             labels={splits.labels[label]: times for label, times in sorted(counts.items())},
         )
-        for key, counts in torn
+        for key, counts in several
     ]
 
 
 def _findings(
     parts: dict[str, SplitCheck], leaks: Sequence[Leak], conflicts: int, max_length: int, words: bool
 ) -> list[str]:
-    said = []
+    found = []
     for leak in leaks:
         rows = parts[leak.target].rows
         if leak.exact:
-            said.append(f"{_rows(leak.exact, rows, leak.target)} word for word in {leak.source}")
+            found.append(f"{_rows(leak.exact, rows, leak.target)} word for word in {leak.source}")
         if leak.near:
-            said.append(f"{_rows(leak.near, rows, leak.target)} nearly the same as a row of {leak.source}")
+            found.append(f"{_rows(leak.near, rows, leak.target)} nearly the same as a row of {leak.source}")
     if conflicts:
-        said.append(f"{count(conflicts, 'text')} with more than one label: no classifier can get all of them right")
+        found.append(f"{count(conflicts, 'text')} with more than one label: no classifier can get all of them right")
     for name, part in parts.items():
         if part.duplicates:
-            said.append(f"{_rows(part.duplicates, part.rows, name)} the same as an earlier row")
+            found.append(f"{_rows(part.duplicates, part.rows, name)} the same as an earlier row")
         if part.near_duplicates:
-            said.append(f"{_rows(part.near_duplicates, part.rows, name)} nearly the same as an earlier row")
+            found.append(f"{_rows(part.near_duplicates, part.rows, name)} nearly the same as an earlier row")
         absent = [label for label, rows in part.labels.items() if not rows]
         if absent:
-            said.append(f"{name} has no row of {count(len(absent), 'label')}: {', '.join(absent[:EXAMPLES])}")
+            found.append(f"{name} has no row of {count(len(absent), 'label')}: {', '.join(absent[:EXAMPLES])}")
         if part.truncated > 0:
             more = "at least " if words else ""
-            said.append(f"{more}{part.truncated:.1%} of {name} are cut at {max_length} tokens")
-    return said
+            found.append(f"{more}{part.truncated:.1%} of {name} are truncated at {max_length} tokens")
+    return found
 
 
 def _rows(part: int, whole: int, split: str) -> str:
     return f"{count(part, 'row')} ({part / whole:.1%}) of {split} {'is' if part == 1 else 'are'}"
+
+
+# ---- near duplicates: MinHash (Broder 1997) over word trigrams, with banded signatures, and candidates checked ----
+#
+# Two texts are near duplicates if the Jaccard similarity of their trigrams is at least ``THRESHOLD``. Candidates come
+# from banded signatures (a pair at the threshold is missed less than once in a hundred times), so that the work grows
+# with the number of texts and not with its square.
+
+THRESHOLD = 0.8
+RUN = 3
+"""Words in a run (3: trigrams); a shorter text is one run."""
+# A pair with similarity s agrees in all 4 columns of at least one of 10 bands with probability 1 - (1 - s⁴)¹⁰:
+# 0.995 for s = 0.8, 0.48 for 0.5, 0.08 for 0.3 (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
+BANDS, BAND = 10, 4
+EARLIER = 6
+"""Number of earlier texts with the same band that a text is compared with: bounds the work on boilerplate."""
+CHUNK = 2_000
+"""Texts that are processed at once: few enough for the processor's cache."""
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+"""A word; one character of the scripts that do not separate words by spaces."""
+
+Hashes = NDArray[np.uint64]
+
+
+def near_pairs(texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[tuple[int, int]]:
+    """Indices of texts that are near duplicates of each other, the earlier one first; of pairs, both texts must be.
+
+    The texts must all be different, or a text is found as its own neighbor.
+    """
+    words: dict[str, int] = {}
+    parts = [_runs(texts, words)] if seconds is None else [_runs(texts, words), _runs(seconds, words)]
+    # The minimum over both texts is that of their runs together: a pair is a candidate as a whole.
+    signatures = np.minimum.reduce([_signatures(part) for part in parts])
+    found = []
+    for one, two in _candidates(signatures):
+        # The share of equal minima estimates the overlap; far below the threshold the runs need no look.
+        if (signatures[one] == signatures[two]).mean() < THRESHOLD - 0.3:
+            continue
+        if all(part.overlap(one, two) >= THRESHOLD for part in parts):
+            found.append((one, two))
+    return found
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The hashes of every text's runs of words, one text after the other."""
+
+    hashes: Hashes
+    starts: NDArray[np.int64]
+    """Where each text begins, and the end of the last."""
+
+    def overlap(self, one: int, two: int) -> float:
+        """Runs in both texts over runs in either."""
+        first, second = (np.unique(self.hashes[self.starts[row] : self.starts[row + 1]]) for row in (one, two))
+        shared = len(np.intersect1d(first, second, assume_unique=True))
+        return float(shared / (len(first) + len(second) - shared))
+
+
+def _runs(texts: Sequence[str], words: dict[str, int]) -> _Runs:
+    """Hash the runs; a text of fewer words than a run has is filled up, so that each text has one at least."""
+    hashes, counts = [], []
+    for begin in range(0, len(texts), CHUNK):
+        numbers: list[int] = []
+        lengths: list[int] = []
+        for text in texts[begin : begin + CHUNK]:
+            found = WORD.findall(text.lower())
+            numbers += [words.setdefault(word, len(words) + 1) for word in found] + [0] * (RUN - len(found))
+            lengths.append(max(RUN, len(found)))
+        flat = np.array(numbers, np.uint64)
+        mixed = np.zeros(len(flat) - RUN + 1, np.uint64)
+        for place in range(RUN):
+            mixed = _mix(mixed * np.uint64(31) + flat[place : place + len(mixed)])
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        hashes.append(mixed[row[: len(mixed)] == row[RUN - 1 :]])  # no run reaches over the end of its text
+        counts += [length - RUN + 1 for length in lengths]
+    return _Runs(np.concatenate(hashes), np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Spread 64-bit numbers evenly (the finalizer of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _signatures(runs: _Runs) -> Hashes:
+    """The smallest hash of each text under each of BANDS × BAND hash functions."""
+    count = len(runs.starts) - 1
+    # The hash functions are a·x + b modulo 2⁶⁴ with an odd a. Their low bits are poor, but the minimum of a text, which
+    # is all that is used, depends on the high ones.
+    factors = _mix(np.arange(1, 2 * BANDS * BAND + 1, dtype=np.uint64)) | np.uint64(1)
+    signatures = np.zeros((count, BANDS * BAND), np.uint64)
+    for begin in range(0, count, CHUNK):
+        end = min(begin + CHUNK, count)
+        hashes = runs.hashes[runs.starts[begin] : runs.starts[end]]
+        starts = runs.starts[begin:end] - runs.starts[begin]
+        for column in range(BANDS * BAND):
+            salted = hashes * factors[2 * column] + factors[2 * column + 1]
+            signatures[begin:end, column] = np.minimum.reduceat(salted, starts)
+    return signatures
+
+
+def _candidates(signatures: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+    """Pairs that agree in all columns of some band, each once."""
+    pairs = []
+    for band in range(BANDS):
+        columns = signatures[:, band * BAND : (band + 1) * BAND]
+        key = np.zeros(len(columns), np.uint64)
+        for column in columns.T:
+            key = _mix(key * np.uint64(31) + column)
+        order = np.argsort(key, kind="stable")
+        for back in range(1, EARLIER + 1):
+            same = key[order[back:]] == key[order[:-back]]
+            pairs.append(np.stack([order[:-back][same], order[back:][same]], axis=1))
+    yield from map(tuple, np.unique(np.concatenate(pairs), axis=0).tolist())

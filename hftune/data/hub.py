@@ -1,55 +1,71 @@
-"""A dataset of the Hub → one table a split. Called by ``hftune.data.load`` for names that are no path.
+"""Load the splits of a Hub dataset, or explain why it can't be read and what to do.
 
-Only data files are read: the datasets library no longer runs dataset scripts.
+Only data files are read: the datasets library no longer runs dataset scripts. One request shows whether the Hub can be
+reached, which files the repository has, and whether access is restricted. What can be refused without downloading data
+is refused then.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from hftune.config.data import CorpusData, LabeledData
-from hftune.data import hub_access
-from hftune.data.hub_access import CONVERTED, first_line
 from hftune.data.locate import UNLABELED, WORDS
-from hftune.data.sources import from_arrow
-from hftune.data.table import Table
-from hftune.data.wording import closest, listing, quote
-from hftune.errors import HftuneError
+from hftune.data.readers import class_names, from_arrow
+from hftune.data.settings import CorpusData, LabeledData
+from hftune.data.tables import Table
+from hftune.errors import HftuneError, did_you_mean, listing, quote
 
 Section = LabeledData | CorpusData
 MATCHED = "matched"
 """MNLI has two validation and two test splits; results are reported on the matched ones unless stated otherwise."""
+TIMEOUT = 10.0
+"""Seconds to wait for the first answer of the Hub."""
+NO_ANSWER = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+CONVERTED = "refs/convert/parquet"
+"""The revision of the Hub's own parquet conversion of a dataset: CONFIG/SPLIT/0000.parquet."""
+CONVERTED_FILE = re.compile(r"(?P<config>[^/]+)/(?P<partial>partial-)?(?P<split>\w+)/\d{4,}\.parquet")
+CONFIG = "--set data.dataset_config_name"
+REVISION = f"--set data.dataset_revision={CONVERTED}"
+KNOWN = (
+    "google/boolq",
+    "Yelp/yelp_review_full",
+    "stanfordnlp/imdb",
+    "nyu-mll/glue",
+    "SetFit/sst5",
+    "dair-ai/emotion",
+    "fancyzhx/ag_news",
+)
+"""Datasets that the tests read as replicas; suggested for similar names."""
 
 
 def hub_tables(
-    section: Section, embedded: list[str], *, needs_train: bool = True
+    section: Section, known: Sequence[str], *, needs_train: bool = True
 ) -> tuple[dict[str, Table], list[str]]:
-    """The splits of a Hub dataset, and what was decided in choosing them.
-
-    Args:
-        section: Its name, subset and revision; train, validation and test name splits if their names do not tell.
-        embedded: The names that need no network, for the error.
-        needs_train: Whether a dataset without a training split is refused.
-    """
-    splits, notes = hub_splits(section, embedded, needs_train=needs_train)
+    """The splits of a Hub dataset, and notes on how they were chosen; ``known`` are embedded names, for errors."""
+    splits, notes = hub_splits(section, known, needs_train=needs_train)
     tables = {}
     for split, (name, rows) in splits.items():
         tables[split] = from_arrow(rows.data.table, name, from_hub=True)
-        # The features of the dataset are the truth about its labels, also if the files have none.
-        tables[split].classes.update(_class_names(rows.features))
+        # The label names come from the features of the dataset, also if the files have none.
+        tables[split].classes.update(class_names(rows.features))
     return tables, notes
 
 
 def hub_splits(
-    section: Section, embedded: list[str], *, needs_train: bool = True
+    section: Section, known: Sequence[str], *, needs_train: bool = True
 ) -> tuple[dict[str, tuple[str, Any]], list[str]]:
     """The splits of a Hub dataset as the datasets library has them, on disk, each with its name in messages."""
-    loaded, notes = _download(section, embedded)
+    loaded, notes = _download(section, known)
     available = list(loaded)
     named = section.split_names
     chosen = {split: choose_split(available, split, named[split], section.dataset_name) for split in WORDS}
     if needs_train and chosen["train"] is None:
-        raise _refuse_trainless(section, available)
+        raise _no_training_split(section, available)
     for split, name in chosen.items():
         other = _mismatched(name) if name is not None else None
         if named[split] is None and other in available:
@@ -70,7 +86,7 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
         if named not in available:
             raise HftuneError(
                 f"{quote(source)} has no split {quote(named)}; its splits are {listing(available)}",
-                hint=closest(named, available) + f"set data.{split}_split_name to one of them",
+                hint=did_you_mean(named, available, f"set data.{split}_split_name to one of them"),
             )
         return named
     exact = [name for name in available if name.lower() in WORDS[split]]
@@ -85,8 +101,7 @@ def choose_split(available: list[str], split: str, named: str | None, source: st
     if len(found) > 1:
         raise HftuneError(
             f"{quote(source)} has several splits that could be {split}: {listing(found)}",
-            hint=f"name one with --set data.{split}_split_name=SPLIT, for example --set "
-            f"data.{split}_split_name={found[0]}",
+            hint=f"name one of them, for example --set data.{split}_split_name={found[0]}",
         )
     return found[0] if found else None
 
@@ -97,69 +112,63 @@ def _mismatched(name: str) -> str | None:
     return f"{head}_mis{MATCHED}" if head and tail == MATCHED else None
 
 
-def _refuse_trainless(section: Section, available: list[str]) -> HftuneError:
-    subset = (
-        f" --set data.dataset_config_name={section.dataset_config_name}"
-        if section.dataset_config_name is not None
-        else ""
-    )
-    config = f", configuration {quote(section.dataset_config_name)}," if section.dataset_config_name is not None else ""
-    validation = " --split validation" if any(name.lower() in WORDS["validation"] for name in available) else ""
-    return HftuneError(
-        f"{quote(section.dataset_name)}{config} has no training split; its splits are {listing(available)}",
-        hint="score a trained model on it with `hftune evaluate RUN --data "
-        f"{section.dataset_name}{subset}{validation}`; to train, "
-        "choose another configuration with data.dataset_config_name, or name a split with --set "
-        "data.train_split_name=SPLIT",
-    )
+# ---- downloading ----
 
 
-def _class_names(features: Any) -> dict[str, tuple[str, ...]]:
-    from datasets import ClassLabel
-
-    return {name: tuple(kind.names) for name, kind in features.items() if isinstance(kind, ClassLabel)}
-
-
-def _download(section: Section, embedded: list[str]) -> tuple[Any, list[str]]:
+def _download(section: Section, known: Sequence[str]) -> tuple[Any, list[str]]:
     """Every split, from the Hub or from its cache on this machine."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import HfHubHTTPError
 
-    with hub_access.hub_or_cache(section) as info:
+    with hub_or_cache(section) as info:
         if info is not None:
-            hub_access.refuse_script(section, info)
+            _refuse_script(section, info)
         try:
             return _load(section, info)
         except HftuneError:
             raise
         except DatasetNotFoundError as error:
-            raise hub_access.refuse_not_found(section, info, embedded) from error
-        except ValueError as error:
-            if hub_access.is_offline():
-                raise hub_access.refuse_offline(section, error, embedded) from error
-            names = _config_names(section)
-            missing = section.dataset_config_name is None and len(names) > 1 and "Config name is missing" in str(error)
-            if missing or section.dataset_config_name not in (None, *names):
-                raise hub_access.refuse_config(section, names or ["default"], info) from error
-            raise _refuse_files(section, error) from error
-        except Exception as error:  # whatever the files of a repository make the loader raise
-            if hub_access.is_network(error):
-                raise hub_access.refuse_offline(section, error, embedded) from error
+            raise _not_found(section, info, known) from error
+        except Exception as error:  # the files of a repository can make the loader raise anything
+            if is_network(error) or (isinstance(error, ValueError) and is_offline()):
+                raise _offline(section, error, known) from error
             if isinstance(error, HfHubHTTPError):
-                raise hub_access.refuse_http(section, error) from error
-            raise _refuse_files(section, error) from error
+                raise _bad_answer(section, error) from error
+            if isinstance(error, ValueError):
+                names = _config_names(section)
+                missing = section.dataset_config_name is None and "Config name is missing" in str(error)
+                if (missing and len(names) > 1) or section.dataset_config_name not in (None, *names):
+                    raise _no_config(section, names or ["default"], info) from error
+            raise HftuneError(
+                f"the dataset {quote(section.dataset_name)} can't be opened: {first_line(error)}",
+                hint="use a repository of parquet, csv or json files, such as google/boolq, or the Hub's own "
+                f"conversion with {REVISION}",
+            ) from error
 
 
-def _refuse_files(section: Section, error: Exception) -> HftuneError:
-    return HftuneError(
-        f"the dataset {quote(section.dataset_name)} can't be opened: {first_line(error)}",
-        hint=f"use a repository of parquet, csv or json files, such as google/boolq, or the Hub's own conversion with "
-        f"--set data.dataset_revision={CONVERTED}",
-    )
+@contextmanager
+def hub_or_cache(section: Section) -> Iterator[Any | None]:
+    """The ``DatasetInfo`` of a repository, or None; without an answer only the cache is used inside the context.
+
+    The loaders of the datasets library would retry for minutes on each file, so the Hub is asked once, with a timeout.
+    """
+    import datasets
+    from huggingface_hub import HfApi
+
+    before, info = datasets.config.HF_HUB_OFFLINE, None
+    try:
+        if not before:
+            info = HfApi().dataset_info(section.dataset_name, revision=section.dataset_revision, timeout=TIMEOUT)
+    except Exception as error:  # an answer of any other kind comes again, and is explained, when the dataset is loaded
+        datasets.config.HF_HUB_OFFLINE = is_network(error)
+    try:
+        yield info
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
-    """The splits, and which configuration was chosen without being named."""
+    """The splits, and notes on the configuration."""
     from datasets import load_dataset_builder
     from datasets.packaged_modules.csv.csv import Csv
 
@@ -169,9 +178,9 @@ def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
         "revision": section.dataset_revision,
     }
     notes = []
-    is_converted = hub_access.converted(info) if info is not None else hub_access.is_offline()
+    is_converted = bool(_conversions_in(info)) if info is not None else is_offline()
     if section.dataset_revision == CONVERTED and is_converted:
-        conversion = hub_access.download_conversion(section, info)
+        conversion = _download_conversion(section, info)
         request = {"path": "parquet", "data_files": conversion.files}
         notes = [f"the Hub converted only the first part of {name}" for name in sorted(conversion.partial)]
     builder = load_dataset_builder(**request)
@@ -181,10 +190,10 @@ def _load(section: Section, info: Any | None) -> tuple[Any, list[str]]:
     others = [name for name in builder.builder_configs if name != builder.config.name]
     if section.dataset_config_name is None and others:
         notes.append(
-            f"configuration {quote(builder.config.name)} is the default; --set data.dataset_config_name=NAME takes "
-            "another one: "
+            f"configuration {quote(builder.config.name)} is the default; {CONFIG}=NAME takes another one: "
             f"{listing(others)}"
         )
+    # Instead of load_dataset, so that a builder that reads csv can be replaced.
     builder.download_and_prepare()
     return builder.as_dataset(), notes
 
@@ -196,3 +205,213 @@ def _config_names(section: Section) -> list[str]:
         return list(get_dataset_config_names(section.dataset_name, revision=section.dataset_revision))
     except Exception:  # the first error is the one to report
         return []
+
+
+def is_offline() -> bool:
+    """Whether only the cache is used: because the user has set it, or inside ``hub_or_cache`` without an answer."""
+    import datasets
+
+    return bool(datasets.config.HF_HUB_OFFLINE)
+
+
+def is_network(error: BaseException) -> bool:
+    """Whether there was no answer. By name: the HTTP library differs between versions of huggingface_hub."""
+    return isinstance(error, ConnectionError) or bool(NO_ANSWER & {kind.__name__ for kind in type(error).__mro__})
+
+
+# ---- the parquet conversion ----
+
+
+@dataclass
+class Conversion:
+    """The files of one configuration in the Hub's parquet conversion."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    """Paths by split."""
+    partial: set[str] = field(default_factory=set)
+    """Splits of which the Hub converted only the first part."""
+
+
+def _download_conversion(section: Section, info: Any | None) -> Conversion:
+    """The files of one configuration of the parquet conversion, on this machine; without an answer those in the cache.
+
+    The datasets library would mix configurations, and splits whose names begin alike, and would not find them offline.
+    """
+    from huggingface_hub import snapshot_download
+
+    request: dict[str, Any] = {"repo_type": "dataset", "revision": CONVERTED}
+    if info is not None:
+        found = _conversions_in(info)
+    else:
+        request["local_files_only"] = True
+        # No pattern for files here: other configurations need not be in the cache.
+        folder = Path(snapshot_download(section.dataset_name, allow_patterns=[], **request))
+        found = _by_config([path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")])
+        if not found or section.dataset_config_name not in (None, *found):
+            raise ConnectionError(f"of the conversion only {listing(found) or 'nothing'} is in the cache")
+    name = section.dataset_config_name
+    if name is None:
+        name = next(iter(found)) if len(found) == 1 else "default"
+    if name not in found:
+        raise _no_config(section, list(found))
+    paths = [path for group in found[name].files.values() for path in group]
+    folder = Path(snapshot_download(section.dataset_name, allow_patterns=paths, **request))
+    local = {split: [str(folder / path) for path in group] for split, group in found[name].files.items()}
+    return Conversion(local, found[name].partial)
+
+
+def _conversions_in(info: Any) -> dict[str, Conversion]:
+    """The configurations of a parquet conversion, by name; empty for a repository with another layout."""
+    return _by_config([file.rfilename for file in info.siblings or []])
+
+
+def _conversions_on_hub(name: str) -> list[str]:
+    """The configurations that the Hub has converted to parquet; none if it did not, or does not answer."""
+    from huggingface_hub import HfApi
+
+    try:
+        return list(_by_config(HfApi().list_repo_files(name, repo_type="dataset", revision=CONVERTED)))
+    except Exception:  # the dataset is refused in any case; the hint is then the general one
+        return []
+
+
+def _by_config(paths: list[str]) -> dict[str, Conversion]:
+    found: dict[str, Conversion] = {}
+    for path in sorted(paths):
+        match = CONVERTED_FILE.fullmatch(path)
+        if match is None:
+            continue
+        config = found.setdefault(match["config"], Conversion())
+        config.files.setdefault(match["split"], []).append(path)
+        if match["partial"]:
+            config.partial.add(match["split"])
+    return found
+
+
+# ---- errors ----
+
+
+def _refuse_script(section: Section, info: Any) -> None:
+    """Refuse a repository that is read by a loading script, and point to the parquet conversion if there is one."""
+    script = section.dataset_name.rpartition("/")[2] + ".py"
+    if script not in {file.rfilename for file in info.siblings or []}:
+        return
+    conversions = _conversions_on_hub(section.dataset_name)
+    hint = f"the Hub has converted it to parquet: add {REVISION}"
+    if len(conversions) > 1:
+        hint += f" and {CONFIG}=NAME, with one of {listing(conversions)}"
+    elif not conversions:
+        hint = (
+            f"many such datasets have an automatic conversion, read with {REVISION}, but this one has none; look for a "
+            "parquet version of it, or convert it to csv, jsonl or parquet files yourself"
+        )
+    raise HftuneError(
+        f"the dataset {quote(section.dataset_name)} is read by a loading script ({script}), and the datasets library "
+        "no longer runs dataset scripts",
+        hint=hint,
+    )
+
+
+def _no_training_split(section: Section, available: list[str]) -> HftuneError:
+    name, config = section.dataset_name, section.dataset_config_name
+    evaluate = f"hftune evaluate RUN --data {name}"
+    if config is not None:
+        evaluate += f" {CONFIG}={config}"
+    if any(split.lower() in WORDS["validation"] for split in available):
+        evaluate += " --split validation"
+    which = f", configuration {quote(config)}," if config is not None else ""
+    return HftuneError(
+        f"{quote(name)}{which} has no training split; its splits are {listing(available)}",
+        hint=f"score a trained model on it with `{evaluate}`; to train, choose another configuration with "
+        "data.dataset_config_name, or name a split with --set data.train_split_name=SPLIT",
+    )
+
+
+def _no_config(section: Section, names: list[str], info: Any | None = None) -> HftuneError:
+    """The error for a configuration that is not named, or does not exist."""
+    name = f"the dataset {quote(section.dataset_name)}"
+    example = next((config for config in names if _has_train(config, info)), names[0])
+    hint = f"choose one with {CONFIG}=NAME, for example {CONFIG}={example}"
+    if section.dataset_config_name is None:
+        return HftuneError(f"{name} has {len(names)} configurations and no default: {listing(names)}", hint=hint)
+    return HftuneError(
+        f"{name} has no configuration {quote(section.dataset_config_name)}; it has {listing(names)}",
+        hint=did_you_mean(section.dataset_config_name, names, hint),
+    )
+
+
+def _has_train(config: str, info: Any | None) -> bool:
+    """Whether the card of a repository declares a training split for a configuration: some are for evaluation only."""
+    card = info.card_data.to_dict() if info is not None and info.card_data is not None else {}
+    declared = [entry for entry in card.get("configs") or [] if isinstance(entry, dict)]
+    files = next((entry.get("data_files") for entry in declared if entry.get("config_name") == config), None)
+    return isinstance(files, list) and any(isinstance(part, dict) and part.get("split") == "train" for part in files)
+
+
+def _not_found(section: Section, info: Any | None, known: Sequence[str]) -> HftuneError:
+    """The error for a dataset that does not exist, is private, gated, or has no such revision."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
+
+    name = quote(section.dataset_name)
+    page = f"{constants.ENDPOINT}/datasets/{section.dataset_name}"
+    try:
+        if info is None:
+            HfApi().dataset_info(section.dataset_name, revision=section.dataset_revision, timeout=TIMEOUT)
+        HfApi().auth_check(section.dataset_name, repo_type="dataset")
+    except GatedRepoError as error:
+        if error.response.status_code == 401:
+            return HftuneError(
+                f"the dataset {name} is gated: its owner requires a login, and you are not logged in",
+                hint=f"accept its terms on {page}, then log in with `hf auth login` (or set HF_TOKEN)",
+            )
+        return HftuneError(
+            f"the dataset {name} is gated, and your account has no access to it yet",
+            hint=f"request access on {page}; some owners grant it at once, others after a review",
+        )
+    except RevisionNotFoundError:
+        return HftuneError(
+            f"the dataset {name} has no revision {quote(section.dataset_revision)}",
+            hint="set data.dataset_revision to a branch, a tag or a commit of it, or leave it out for main",
+        )
+    except HfHubHTTPError:
+        pass  # the Hub answers the same for a private dataset and for one that does not exist
+    return HftuneError(
+        f"{name} is neither a file or folder here nor a dataset on the Hub that you can read",
+        hint=did_you_mean(
+            section.dataset_name,
+            [*known, *KNOWN],
+            f"check the spelling (owner/name), log in with `hf auth login` if it is private; {_without_network(known)}",
+        ),
+    )
+
+
+def _bad_answer(section: Section, error: Any) -> HftuneError:
+    """The error for an answer of the Hub that is neither a dataset nor that there is none."""
+    status = error.response.status_code
+    hints = dict.fromkeys(
+        (401, 403), "your token is invalid or has expired: log in with `hf auth login`, or fix HF_TOKEN"
+    )
+    hints[429] = "the Hub limits the rate of requests: wait some minutes, or log in with `hf auth login`"
+    return HftuneError(
+        f"the Hub answered {status} for the dataset {quote(section.dataset_name)}: {first_line(error)}",
+        hint=hints.get(status, "try again later; what is in the cache is used with HF_HUB_OFFLINE=1"),
+    )
+
+
+def _offline(section: Section, error: Exception, known: Sequence[str]) -> HftuneError:
+    """The error for a dataset that is not in the cache while the Hub can't be reached."""
+    return HftuneError(
+        f"the Hub can't be reached for the dataset {quote(section.dataset_name)}, and it is not in the cache: "
+        f"{first_line(error)}",
+        hint=did_you_mean(section.dataset_name, [*known, *KNOWN], _without_network(known)),
+    )
+
+
+def _without_network(known: Sequence[str]) -> str:
+    return f"no network is needed for {', '.join(known)}, nor for files and folders"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message, quoted."""
+    return quote((str(error).strip().splitlines() or [type(error).__name__])[0], limit=240)

@@ -1,27 +1,26 @@
-"""Rows from Python: a DataFrame, a Dataset, a list of dicts … as one Arrow table per split, kept with the run.
+"""Rows from Python (a DataFrame, a Dataset, a list of dicts …) as one Arrow table per split, stored with the run.
 
-Called by ``hftune.api``. The rows are stored as parquet in the run directory before training, so that the run's recipe
-can name them: running that recipe again, or resuming the run, reads the same rows through the reader of files.
+The rows are written as parquet to the run directory before training, so that the run's recipe can name them: running
+that recipe again, or resuming the run, reads the same rows as files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hftune import data as datasets
-from hftune.config.data import CorpusData, DataSection, LabeledData, QuestionData
-from hftune.data.documents import from_table
-from hftune.data.locate import WORDS
+from hftune.data.chunks import table_chunks
+from hftune.data.load import split_tables
+from hftune.data.locate import FILES_ONLY, HUB_ONLY, WORDS
 from hftune.data.questions import from_columns
-from hftune.data.sources import from_arrow, read_file
-from hftune.data.table import Table
-from hftune.data.wording import closest, count, listing, quote
-from hftune.errors import HftuneError
+from hftune.data.readers import from_arrow, read_table
+from hftune.data.settings import CorpusData, DataSection, LabeledData, QuestionData
+from hftune.data.tables import refuse_repeated
+from hftune.errors import HftuneError, did_you_mean, listing, quote
 from hftune.files import STORED_HERE, write_bytes, write_text
 
 Data = Any
@@ -30,9 +29,9 @@ dicts, or a dict of split name to any of these."""
 
 SPLITS = tuple(WORDS)
 SINGLE = "train"
-"""The split that data without splits becomes; the others are made from it, as from a single file."""
+"""The split of data without splits; the others are split from it, as for a single file."""
 PLACEHOLDER = "rows"
-"""``data.dataset_name`` until the run directory is known; run directories that nobody named are called after it."""
+"""``data.dataset_name`` until the run directory is known; unnamed run directories are called after it."""
 TAKES = (
     "a path, a Hub id, a datasets.Dataset or DatasetDict, a pandas.DataFrame, a list of dicts, or a dict of split name "
     "(train, validation, test) to any of these"
@@ -48,13 +47,14 @@ _EXAMPLES = {
 
 @dataclass(frozen=True)
 class InMemoryData:
-    """The rows of each split as Arrow tables, with what messages call each."""
+    """The rows of each split as Arrow tables, and the name of each in messages."""
 
     tables: Mapping[str, Any]
     where: Mapping[str, str]
 
     def fingerprint(self) -> str:
-        """A hash of splits, columns and values, the same before and after the rows were stored."""
+        """A hash of splits, columns and values, the same before and after the rows are stored."""
+        # Of the values and not of Arrow's buffers, whose chunks and encodings change on the way through a parquet file.
         digest = hashlib.sha256()
         for split in sorted(self.tables):
             table = from_arrow(self.tables[split], split)
@@ -62,14 +62,7 @@ class InMemoryData:
         return digest.hexdigest()
 
     def check(self, section: DataSection) -> None:
-        """Check the rows as those of files are checked, before anything is written.
-
-        Args:
-            section: The recipe's ``data`` section.
-
-        Raises:
-            HftuneError: A setting names files or a Hub dataset, or the rows can't be trained on.
-        """
+        """Check the rows as those of files are checked, before anything is written."""
         _refuse_settings_of_files(section)
         tables = {split: from_arrow(self.tables[split], self.where[split]) for split in self.tables}
         if SINGLE not in tables:
@@ -78,34 +71,30 @@ class InMemoryData:
                 hint='give the training rows under the name "train"',
             )
         if isinstance(section, LabeledData):
-            datasets.split_tables(section, tables)
+            split_tables(section, tables)
             return
         for split, table in tables.items():
             if isinstance(section, QuestionData):
                 from_columns(table, answers=None if split == "test" else True)
-            else:
-                _refuse_blank(table, section)
+            elif not list(table_chunks(table, section)):
+                raise HftuneError(f"{quote(table.where)} holds no text", hint="give documents that are not blank")
 
     def write(self, folder: Path) -> None:
         """Store each split as ``<split>.parquet``, whole or not at all."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        write_text(folder / STORED_HERE, "rows that were given from Python\n")  # first: it tells whose files follow
+        # written first, because it marks the other files as ours
+        write_text(folder / STORED_HERE, "rows that were given from Python\n")
         for split, table in self.tables.items():
             sink = pa.BufferOutputStream()
             pq.write_table(table, sink)
             write_bytes(folder / f"{split}.parquet", memoryview(sink.getvalue()))
 
     def store(self, folder: Path, *, begun: bool) -> None:
-        """Store the rows, or see that a run that is resumed has these very rows.
+        """Store the rows, or check that a resumed run has the same rows.
 
-        Args:
-            folder: ``data/`` of the run.
-            begun: Whether the run has begun; what a run that was killed before that has left is replaced.
-
-        Raises:
-            HftuneError: The run was begun with other rows.
+        Files of a run that was killed while they were written are replaced: they may be incomplete.
         """
         if not begun:
             for left in stored(folder).values():
@@ -132,14 +121,11 @@ def read_stored(folder: Path) -> InMemoryData:
 
 
 def from_python(data: Data, kind: str = "labeled") -> InMemoryData:
-    """The rows of any object that ``Data`` names, one Arrow table per split.
+    """The rows of any object of type ``Data``, one Arrow table per split.
 
     Args:
-        data: The object; a path or a Hub id alone is not one.
+        data: The object, which is not just a path or a Hub id.
         kind: The kind of data that the task reads: labeled, joint, corpus or questions.
-
-    Raises:
-        HftuneError: It is of another type, has no rows, or has rows that do not fit together.
     """
     if not isinstance(data, Mapping):
         return InMemoryData({SINGLE: _table(data, "data", kind)}, {SINGLE: "data"})
@@ -159,7 +145,7 @@ def from_python(data: Data, kind: str = "labeled") -> InMemoryData:
 
 
 def _split_name(name: object, data: Mapping[Any, Any]) -> str:
-    """The split that a key of a dict stands for."""
+    """The split that a key of a dict names."""
     split = next((split for split, words in WORDS.items() if str(name).lower() in words), None)
     if split is not None:
         return split
@@ -174,7 +160,7 @@ def _split_name(name: object, data: Mapping[Any, Any]) -> str:
         )
     raise HftuneError(
         f"the data has a split {name!r}; expected {', '.join(SPLITS)}",
-        hint=closest(str(name), SPLITS) + "rename it to one of these, or leave it out",
+        hint=did_you_mean(str(name), SPLITS, "rename it to one of these, or leave it out"),
     )
 
 
@@ -197,10 +183,12 @@ def _table(rows: Any, where: str, kind: str) -> Any:
 
 
 def _from_library(rows: Any, where: str) -> Any:
-    """The table of a DataFrame, a Dataset or any other object that gives Arrow; None for what gives none."""
+    """The table of a DataFrame, a Dataset or any other object with an Arrow interface; None for others."""
     import pyarrow as pa
 
-    pandas, hf = sys.modules.get("pandas"), sys.modules.get("datasets")  # what was never imported made no object
+    # pandas before the Arrow interface, which it has too, but which can make the index a column.
+    # An object of a library exists only if the library is imported, so none is imported here just to check.
+    pandas, hf = sys.modules.get("pandas"), sys.modules.get("datasets")
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         return _from_frame(rows, where)
     if pandas is not None and isinstance(rows, pandas.Series):
@@ -219,21 +207,21 @@ def _from_library(rows: Any, where: str) -> Any:
         table = pa.table(rows)
     else:
         return None
-    _refuse_repeated(table.column_names, where)
+    refuse_repeated(table.column_names, where)
     return table
 
 
 def _from_frame(frame: Any, where: str) -> Any:
-    """The columns of a DataFrame; its index is no column."""
+    """The columns of a DataFrame, without its index."""
     import pyarrow as pa
 
     names = [str(name) for name in frame.columns]
-    _refuse_repeated(names, where)
+    refuse_repeated(names, where)
     return pa.table([_column(frame.iloc[:, place], name, where) for place, name in enumerate(names)], names)
 
 
 def _from_list(rows: Sequence[Any], where: str, kind: str) -> Any:
-    """Rows as dicts of the same keys; documents can be plain strings."""
+    """Rows as dicts with the same keys; documents can be plain strings."""
     import pyarrow as pa
 
     if not rows:
@@ -252,12 +240,12 @@ def _from_list(rows: Sequence[Any], where: str, kind: str) -> Any:
                 hint="give every row the same keys; None marks a value that is missing",
             )
     names = [str(name) for name in rows[0]]
-    _refuse_repeated(names, where)
+    refuse_repeated(names, where)
     return pa.table([_column([row[key] for row in rows], str(key), where) for key in rows[0]], names)
 
 
 def _column(values: Any, name: str, where: str) -> Any:
-    """One column as Arrow has it; NaN is a missing value."""
+    """One column as an Arrow array; NaN is a missing value."""
     import pyarrow as pa
 
     try:
@@ -271,7 +259,7 @@ def _column(values: Any, name: str, where: str) -> Any:
 
 
 def _from_file(rows: str | Path, where: str, kind: str) -> Any:
-    """A file as one split, next to others that are in memory."""
+    """A file as one split, next to others in memory."""
     import pyarrow as pa
     from datasets import ClassLabel, Features
 
@@ -279,14 +267,14 @@ def _from_file(rows: str | Path, where: str, kind: str) -> Any:
     if not path.is_file():
         raise HftuneError(
             f"{where} is {str(rows)!r}, and there is no such file",
-            hint="give a file; a Hub id or a folder stands for all splits: data=NAME",
+            hint="give a file; for a Hub id or a folder, which have all splits, write data=NAME",
         )
     if kind not in ("labeled", "joint"):
         raise HftuneError(
             f"{where} is a file, and only labeled data can be put together from files and rows",
             hint="name the file of each split with train_file, validation_file and test_file, and its folder with data",
         )
-    table = read_file(path)
+    table = read_table(path)
     made = pa.table([_column(values, name, where) for name, values in table.columns.items()], list(table.columns))
     if not table.classes:
         return made
@@ -295,25 +283,9 @@ def _from_file(rows: str | Path, where: str, kind: str) -> Any:
     return made.replace_schema_metadata(Features(features).arrow_schema.metadata)
 
 
-def _refuse_repeated(names: Iterable[str], where: str) -> None:
-    known = list(names)
-    repeated = sorted({name for name in known if known.count(name) > 1})
-    if repeated:
-        raise HftuneError(
-            f"{where} has {count(len(known), 'column')}, some of one name: {listing(repeated)}",
-            hint="rename or remove one of them",
-        )
-
-
-def _refuse_blank(table: Table, section: CorpusData) -> None:
-    if not len(from_table(table, section)):
-        raise HftuneError(f"{quote(table.where)} holds no text", hint="give documents that are not blank")
-
-
 def _refuse_settings_of_files(section: DataSection) -> None:
-    """Settings that say where rows are found mean nothing for rows that were given."""
-    names = ("dataset_config_name", "dataset_revision", *(f"{split}_file" for split in SPLITS))
-    stated = [name for name in (*names, *(f"{split}_split_name" for split in SPLITS)) if getattr(section, name, None)]
+    """Refuse settings of files and Hub datasets."""
+    stated = [name for name in (*HUB_ONLY, *FILES_ONLY) if getattr(section, name, None)]
     if isinstance(section, CorpusData) and section.documents is not None:
         stated.append("documents")
     if stated:

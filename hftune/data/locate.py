@@ -1,35 +1,140 @@
-"""``data.dataset_name`` → the files of each split. Called by ``hftune.data.load``.
+"""Where the examples are, from ``data.dataset_name``: an embedded dataset, local files, or the Hub.
 
-A folder's split files are found by the words in their names. Nothing outside a folder is read through it:
-a path that climbs out and a link that leads out are refused.
+Split files in a folder are found by the words in their names. Only files inside the folder are read: a path or a link
+to a file outside it is refused.
+
+Embedded datasets need no network: folders that `hftune data make NAME` has generated. To add one, add a generator to
+``generators/`` and an entry to one of the tables here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from hftune.config.data import SplitData
-from hftune.config.model import HUB_ID
-from hftune.data.compressed import GZIP, ending_of, stem_of
-from hftune.data.sources import FORMATS
-from hftune.data.wording import closest, listing, quote
-from hftune.errors import HftuneError
-from hftune.files import leads_out
+from hftune.config.section import Section
+from hftune.data.chunks import file_chunks
+from hftune.data.columns import NO_PAIR
+from hftune.data.readers import FORMATS, read_table
+from hftune.data.settings import HUB_ID, CorpusData, LabeledData, QuestionData, SplitData
+from hftune.data.text_files import GZIP, ending_of, stem_of
+from hftune.errors import HftuneError, did_you_mean, listing, quote
+from hftune.files import embedded_data_dir, leads_out
+
+# ---- the datasets that come with hftune ----
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A dataset in a folder of the package."""
+
+    name: str
+    about: str
+    """One line for ``hftune data ls``."""
+    files: dict[str, str]
+    """The file of each split; empty if they are found by their names."""
+    text_column: str | None = None
+    label_column: str | None = None
+    """The columns of labeled data; None for plain text."""
+    pair_column: str | None = None
+    unlabeled: str | None = None
+    """File of texts without labels, one per line."""
+    documents: str = "lines"
+    """What one document of plain text is."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        folder = embedded_data_dir() / self.name
+        if not folder.is_dir():
+            raise HftuneError(
+                f"the files of the embedded dataset {quote(self.name)} are missing from this installation",
+                hint=f"install hftune again, or make them with `hftune data make {self.name}`",
+            )
+        return folder
+
+    def row_counts(self) -> dict[str, int]:
+        """The number of rows or documents of each split."""
+        if self.label_column is not None:
+            return {split: len(read_table(self.folder / name)) for split, name in self.files.items()}
+        section = CorpusData(dataset_name=self.name)
+        return {
+            split: sum(chunk.ends for chunk in file_chunks(self.folder / name, section, self.documents))
+            for split, name in self.files.items()
+        }
+
+    def with_columns(self, section: LabeledData) -> LabeledData:
+        """The section, with the dataset's column names where the user named none."""
+        return section.model_copy(
+            update={
+                "text_column_name": section.text_column_name or self.text_column,
+                "label_column_name": section.label_column_name or self.label_column,
+                "text_pair_column_name": section.text_pair_column_name or self.pair_column or NO_PAIR,
+            }
+        )
+
+
+def _by_name(*datasets: Embedded) -> dict[str, Embedded]:
+    return {dataset.name: dataset for dataset in datasets}
+
+
+def own_columns(section: LabeledData) -> LabeledData:
+    """The section, with the columns of the embedded dataset that it names, if it names one."""
+    embedded = DATASETS.get(section.dataset_name)
+    return section if embedded is None else embedded.with_columns(section)
+
+
+DATASETS = _by_name(
+    Embedded(  # stars and text without a header, as in yelp_small
+        "reviews",
+        "generated reviews of shops and restaurants, 1 to 5 stars",
+        {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"},
+        text_column="text",
+        label_column="label",
+        unlabeled="unlabeled.txt",
+    ),
+    Embedded(  # the columns of google/boolq
+        "boolq-mini",
+        "generated yes/no questions over short passages, 62 % yes",
+        {"train": "train.jsonl", "validation": "dev.jsonl"},
+        text_column="question",
+        pair_column="passage",
+        label_column="answer",
+    ),
+)
+"""Labeled datasets by name."""
+
+CORPORA = _by_name(
+    Embedded(
+        "births", "invented people and where they were born: a text, and questions about it", {"train": "wiki.txt"}
+    ),
+    Embedded(
+        "prose",
+        "invented short stories in plain English",
+        {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
+        documents="paragraphs",
+    ),
+)
+"""Plain texts by name."""
+
+QUESTIONS = _by_name(Embedded("births", "questions about where invented people were born", {}))
+"""Questions with answers by name."""
+
+
+# ---- finding the files of a dataset ----
 
 WORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "eval"),
     "test": ("test", "testing"),
 }
+"""Words in the names of split files and of splits on the Hub."""
 UNLABELED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
 SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
 Files = dict[str, list[Path]]
-"""The files of each split; several where a split lies in shards."""
-
-
+"""The files of each split; several if a split is in shards."""
 HUB_ONLY = (
     "dataset_config_name",
     "dataset_revision",
@@ -37,20 +142,59 @@ HUB_ONLY = (
     "validation_split_name",
     "test_split_name",
 )
-"""Settings of the data that mean something for a dataset of the Hub only."""
-FILES_ONLY = ("train_file", "validation_file", "test_file")
-"""Settings that mean something for files only."""
+"""Settings for datasets of the Hub only."""
+FILES_ONLY = ("train_file", "validation_file", "test_file", "delimiter", "sheet_name")
+"""Settings for files only."""
 
 
-class SplitNames(Protocol):
-    """A data section that may name the file of each split."""
+@dataclass(frozen=True)
+class Source:
+    """Where the examples of a dataset are."""
 
-    @property
-    def split_files(self) -> dict[str, str | None]: ...  # noqa: D102
+    files: Files
+    """Empty for a dataset of the Hub."""
+    embedded: Embedded | None
+    notes: list[str]
+
+
+def locate(
+    section: SplitData | QuestionData,
+    known: Mapping[str, Embedded],
+    endings: Collection[str] = FORMATS,
+    suggested: Sequence[str] = (),
+) -> Source:
+    """Find a dataset by its name. An embedded name comes first, then a path, then a Hub id.
+
+    Args:
+        section: The dataset's name, and files or splits that are named.
+        known: The embedded datasets that fit the task.
+        endings: Endings of the files that may be splits.
+        suggested: The names for the error if there is no such dataset; those of ``known`` by default.
+    """
+    # In this order a recipe that names an embedded dataset means the same in every folder, and no request to the Hub is
+    # made for what is on this machine.
+    name, path, embedded = section.dataset_name, as_path(section.dataset_name), known.get(section.dataset_name)
+    notes, files = [], {}
+    if embedded is not None:
+        stated = {split: file for split, file in section.split_files.items() if file}
+        files = folder_files(embedded.folder, embedded.files | stated, endings)
+        if path is not None:
+            notes.append(f"{name} is the embedded dataset; the one in this folder would be ./{name}")
+    elif path is not None:
+        files = files_of(path, section, endings)
+    elif isinstance(section, QuestionData) or not is_hub_id(name) or ending_of(Path(name)) in {*endings} - {""}:
+        raise refuse_missing(name, suggested or list(known))
+    if isinstance(section, SplitData):
+        ignored, reason = (HUB_ONLY, "does not come from the Hub") if files else (FILES_ONLY, "comes from the Hub")
+        _refuse_settings(section, ignored, reason)
+    return Source(files, embedded, notes)
+
+
+# ---- names and settings ----
 
 
 def as_path(name: str) -> Path | None:
-    """The file or folder of that name, or None where there is none."""
+    """The file or folder of that name, or None if there is none."""
     if not name or "\0" in name:
         raise HftuneError(
             f"data.dataset_name is {quote(name)}", hint="give an embedded name, a Hub id, a folder or a file"
@@ -58,56 +202,86 @@ def as_path(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError):  # a name too long for the file system, a home folder that nobody has
+    except (OSError, RuntimeError):  # a name too long for the file system, the home of a user that does not exist
         return None
 
 
+def same_data(name: str, embedded: str) -> bool:
+    """Whether a name is that of an embedded dataset, or the path of its folder."""
+    known, path = {**DATASETS, **CORPORA}.get(embedded), as_path(name)
+    return name == embedded or (known is not None and path is not None and path.resolve() == known.folder.resolve())
+
+
 def is_hub_id(name: str) -> bool:
-    """Whether a name that is no path can be one of the Hub: ``owner/name`` or bare, with no file's ending."""
+    """Whether a name that is not a path can be a Hub id: ``owner/name`` or ``name``, without the ending of a file."""
     return HUB_ID.fullmatch(name) is not None and ending_of(Path(name)) not in (*FORMATS, GZIP)
 
 
-def refuse_missing(name: str, embedded: list[str]) -> HftuneError:
-    """The error for a path that leads nowhere."""
+def refuse_missing(name: str, known: Sequence[str]) -> HftuneError:
+    """The error for a path that does not exist."""
     path = Path(name).expanduser() if not name.startswith("~") else Path(name)
+    hint = f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(known)})"
     try:
-        siblings = sorted(entry.name for entry in path.parent.iterdir())
+        hint = did_you_mean(path.name, sorted(entry.name for entry in path.parent.iterdir()), hint)
     except OSError:
-        near = f"the folder {quote(str(path.parent))} is not there either; "
-    else:
-        near = closest(path.name, siblings)
-    return HftuneError(
-        f"there is no file or folder {quote(name)}",
-        hint=near + f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(embedded)})",
-    )
+        hint = f"the folder {quote(str(path.parent))} does not exist either; {hint}"
+    return HftuneError(f"there is no file or folder {quote(name)}", hint=hint)
 
 
-def refuse_settings(section: SplitData, names: Sequence[str], reason: str) -> None:
-    """Refuse settings that would be ignored for this dataset.
-
-    Raises:
-        HftuneError: One of them is set.
-    """
+def _refuse_settings(section: SplitData, names: Sequence[str], reason: str) -> None:
+    """Refuse settings that would be ignored for this dataset."""
     for name in names:
         value = getattr(section, name)
         if value is not None:
             split = name.partition("_")[0]
-            instead = {
-                "does not come from the Hub": f"data.{split}_file",
-                "comes from the Hub": f"data.{split}_split_name",
-            }
-            other = f"; set {instead[reason]}" if split in WORDS else ""
+            other = f"; set data.{split}_{'split_name' if names == FILES_ONLY else 'file'}" if split in WORDS else ""
             raise HftuneError(
                 f"data.{name} is {quote(value)}, but {quote(section.dataset_name)} {reason}",
                 hint=f"leave data.{name} out{other}",
             )
 
 
-def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS) -> Files:
-    """The split files of a folder, or the one file with what the recipe names beside it."""
+def refuse_unused_sizes(section: Section, existing: Collection[str], *, draws: bool) -> None:
+    """Refuse settings of splits that are made from train if those splits exist already.
+
+    A resolved recipe states every default, so a default passes; so does a size of 0, which makes no split. ``draws`` is
+    whether examples are drawn with ``split_seed``: for a split that is made, or for a subset.
+    """
+    for name in ("validation_size", "test_size", "split_seed"):
+        value = getattr(section, name, None)
+        if name not in section.model_fields_set or value in (0, type(section).model_fields[name].default):
+            continue
+        split = name.removesuffix("_size")
+        if split in existing:
+            raise HftuneError(
+                f"data.{name} is {value:g}, but the data has a {split} split, so none is made from train",
+                hint=f"leave data.{name} out",
+            )
+        if name == "split_seed" and not draws:
+            raise HftuneError(
+                f"data.split_seed is {value}, but the data has all its splits and no subset is drawn",
+                hint="leave data.split_seed out; the training seed is train.seed",
+            )
+
+
+class MissingSplit(HftuneError):
+    """A dataset does not have a split; the hint is for commands with --split."""
+
+
+def refuse_missing_split(source: str, split: str, existing: Collection[str]) -> MissingSplit:
+    """The error for a split that a dataset does not have."""
+    choices = "all" if len(existing) == 1 else ", ".join(existing)
+    return MissingSplit(f"{quote(source)} has no {split} split", hint=f"choose one with --split: {choices}")
+
+
+# ---- the files of each split ----
+
+
+def files_of(path: Path, section: SplitData | QuestionData, endings: Collection[str] = FORMATS) -> Files:
+    """The split files of a folder, or the one file and those that the settings name."""
     named = section.split_files
     if path.is_dir():
-        return folder_files(path, {split: name for split, name in named.items() if name is not None}, endings)
+        return folder_files(path, named, endings)
     if named["train"] is not None:
         raise HftuneError(
             f"data.dataset_name is a file of training rows already ({quote(path.name)}); data.train_file names another",
@@ -117,7 +291,7 @@ def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS
     for split in ("validation", "test"):
         name = named[split]
         if name is not None:
-            # A file beside the first one, or any path as it would be written for data.dataset_name.
+            # A file in the same folder as the first one, or any path.
             found = as_path(name) or as_path(str(path.parent / name))
             if found is None or not found.is_file():
                 raise refuse_missing(name, [])
@@ -125,34 +299,27 @@ def files_of(path: Path, section: SplitNames, endings: Collection[str] = FORMATS
     return files
 
 
-def folder_files(folder: Path, named: dict[str, str], endings: Collection[str] = FORMATS) -> Files:
-    """The split files of a folder.
-
-    Args:
-        folder: where they lie.
-        named: files the recipe names, relative to the folder; the others are found by their names.
-        endings: how the name of a file of rows ends.
-    """
+def folder_files(folder: Path, named: Mapping[str, str | None], endings: Collection[str] = FORMATS) -> Files:
+    """The split files of a folder: those that the recipe names (relative to it), others by the words in their names."""
     candidates = sorted(
         entry
         for entry in folder.iterdir()
         if ending_of(entry) in endings
-        and not entry.name.startswith((".", "_"))
+        and not entry.name.startswith((".", "_"))  # "._train.csv" of macOS, "_SUCCESS" of Spark
         and not UNLABELED & set(words_of(entry))
     )
     files: Files = {}
     for split, words in WORDS.items():
-        if split in named:
-            files[split] = [_named_file(folder, named[split])]
-        else:
-            found = [entry for entry in candidates if set(words) & set(words_of(entry))]
-            if found:
-                files[split] = _one_file_or_shards(found, split, folder)
+        name = named.get(split)
+        found = [entry for entry in candidates if set(words) & set(words_of(entry))]
+        if name is not None:
+            files[split] = [_named_file(folder, name)]
+        elif found:
+            files[split] = _one_file_or_shards(found, split, folder)
     if "train" not in files:
         files["train"] = _only_file(folder, candidates, files, endings)
-    for paths in files.values():
-        for path in paths:
-            _refuse_leading_out(path, folder)
+    for path in (path for paths in files.values() for path in paths):
+        _refuse_leading_out(path, folder)
     return files
 
 
@@ -165,7 +332,7 @@ def _named_file(folder: Path, name: str) -> Path:
     path = folder / name
     if "\0" in name or ".." in Path(name).parts:
         raise HftuneError(
-            f"{quote(name)} climbs out of the data folder {quote(folder.name)}",
+            f"{quote(name)} is outside the data folder {quote(folder.name)}",
             hint="name a file inside the folder, or make data.dataset_name the folder that holds it",
         )
     _refuse_leading_out(path, folder)
@@ -173,16 +340,16 @@ def _named_file(folder: Path, name: str) -> Path:
         files = sorted(entry.name for entry in folder.iterdir())
         raise HftuneError(
             f"there is no file {quote(name)} in the data folder {quote(folder.name)}",
-            hint=closest(name, files) + f"the folder holds {listing(files)}",
+            hint=did_you_mean(name, files, f"the folder holds {listing(files)}"),
         )
     return path
 
 
 def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Path]:
-    """One file, or the shards of one; else nobody can tell which is meant, unless one is plainly named."""
-    plain = [path for path in found if stem_of(path).lower() in WORDS[split]]
-    if len(plain) == 1:
-        return plain
+    """One file, the one whose name is exactly that of the split, or the shards of one file."""
+    exact = [path for path in found if stem_of(path).lower() in WORDS[split]]
+    if len(exact) == 1:
+        return exact
     families = {(SHARD.sub("", stem_of(path)), ending_of(path)) for path in found}
     if len(families) > 1 or (len(found) > 1 and not all(SHARD.search(stem_of(path)) for path in found)):
         raise HftuneError(
@@ -194,10 +361,9 @@ def _one_file_or_shards(found: list[Path], split: str, folder: Path) -> list[Pat
 
 
 def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Collection[str]) -> list[Path]:
-    """A folder of one data file is that file; otherwise train can't be told."""
-    rest = [path for path in candidates if all(path not in paths for paths in files.values())]
-    if len(rest) == 1 and not files:
-        return rest
+    """The only data file of a folder is the training file."""
+    if len(candidates) == 1 and not files:
+        return candidates
     inside = listing(sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir()))
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
@@ -209,6 +375,6 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
 def _refuse_leading_out(path: Path, folder: Path) -> None:
     if leads_out(path, folder):
         raise HftuneError(
-            f"{quote(path.name)} leads out of the data folder {quote(folder.name)}",
+            f"{quote(path.name)} is a link to a file outside the data folder {quote(folder.name)}",
             hint="copy the file into the folder, or make data.dataset_name the folder that holds it",
         )

@@ -1,7 +1,6 @@
-"""Questions and their answers: tsv files of ``question<TAB>answer``, or parquet, with the corpus that lies beside them.
+"""Questions and their answers: tsv files of ``question<TAB>answer``, or parquet, with a corpus in the same folder.
 
-Called by the task that answers questions, ``hftune.answering`` and ``hftune predict``. A test file may hold questions
-alone.
+A test file may hold questions alone.
 """
 
 from __future__ import annotations
@@ -11,24 +10,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
-from hftune.assets import embedded_data_dir
-from hftune.config.data import QuestionData
-from hftune.data.decode import decode, read_bytes
-from hftune.data.locate import Files, as_path, files_of, folder_files, refuse_missing
-from hftune.data.sources import read_file
-from hftune.data.subsets import subset
-from hftune.data.table import Table
-from hftune.data.wording import count, listing, quote
-from hftune.errors import HftuneError
+from hftune.data.locate import QUESTIONS, as_path, locate, refuse_missing, refuse_missing_split, refuse_unused_sizes
+from hftune.data.readers import read_table
+from hftune.data.settings import QuestionData
+from hftune.data.splits import NamedSplits, make_splits, subset
+from hftune.data.tables import Table
+from hftune.data.text_files import read_text
+from hftune.errors import HftuneError, listing, quote
 
-EMBEDDED = ("births",)
-"""Embedded datasets of questions."""
 ENDINGS = (".tsv", ".parquet")
 HEADERS = (("question", "answer"), ("question",))
 CORPUS = "wiki.txt"
-SHAPE = "question<TAB>answer"
+LAYOUT = "question<TAB>answer"
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Questions:
     """The file's name."""
     questions: tuple[str, ...]
     answers: tuple[str, ...] | None
-    """One a question; None for a file of questions alone."""
+    """One per question; None for a file of questions alone."""
     lines: tuple[int, ...]
     """Line of each row in the file."""
 
@@ -66,41 +60,38 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class QuestionSplits:
+class QuestionSplits(NamedSplits[Questions]):
     """The splits of a dataset of questions."""
 
-    train: Questions
-    validation: Questions
-    test: Questions | None
     corpus: Path | None
-    """The text that lies beside the questions; None where there is none."""
-    source: str
-    """The dataset as the recipe names it."""
-    notes: tuple[str, ...]
-    """What was decided on the way and a reader of the results should know."""
+    """The text in the folder of the questions, if any."""
 
     @property
-    def named(self) -> dict[str, Questions]:
-        """The splits there are, by name."""
-        every = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: rows for name, rows in every.items() if rows is not None}
+    def fingerprints(self) -> dict[str, str]:
+        """A hash of each split's rows."""
+        return {name: rows.fingerprint() for name, rows in self.named.items()}
 
 
 def load_questions(section: QuestionData) -> QuestionSplits:
-    """Read and check every split; a validation split that is not there is cut from train.
-
-    Raises:
-        HftuneError: The files can't be found, or a line is not what it should be.
-    """
-    files = _files(section)
-    rows = {split: _read_split(paths, split) for split, paths in files.items()}
-    notes = []
-    if section.dataset_name in EMBEDDED and as_path(section.dataset_name) is not None:
-        notes.append(
-            f"{section.dataset_name} is the embedded dataset; the one in this folder would be ./{section.dataset_name}"
-        )
+    """Read and check every split; a missing validation split is split from train."""
+    source = locate(section, QUESTIONS, ENDINGS)
+    rows = {split: _read_split(paths, split) for split, paths in source.files.items()}
+    notes = source.notes
+    limited = section.max_train_samples is not None or section.max_eval_samples is not None
+    refuse_unused_sizes(section, rows, draws=limited or "validation" not in rows)
     if "validation" not in rows:
-        notes.append(_make_dev(rows, section))
+        train = rows["train"]
+        made, new_notes = make_splits(
+            {"validation": section.validation_size},
+            train.questions,
+            [""] * len(train),
+            section.split_seed,
+            where=train.where,
+            nouns=("question", "question"),
+            hint="or more questions",
+        )
+        rows |= {split: train.take(chosen) for split, chosen in made.items()}
+        notes += new_notes
     for split, size in (("train", section.max_train_samples), ("validation", section.max_eval_samples)):
         if size is not None and size < len(rows[split]):
             notes.append(f"{split} is {size:,} of {len(rows[split]):,} questions, seed {section.split_seed}")
@@ -113,20 +104,24 @@ def load_questions(section: QuestionData) -> QuestionSplits:
         again = sum(question in trained for question in rows[split].questions) if split in rows else 0
         if again:
             notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions are asked in train as well")
-    corpus = corpus_file(section)
-    return QuestionSplits(rows["train"], rows["validation"], test, corpus, section.dataset_name, tuple(notes))
+    return QuestionSplits(
+        rows["train"],
+        rows["validation"],
+        test,
+        source=section.dataset_name,
+        notes=tuple(notes),
+        corpus=corpus_file(section),
+    )
 
 
 def load_question_split(section: QuestionData, split: str | None) -> tuple[str, Questions]:
-    """One split as it lies there, for asking a model. Nothing is cut or made.
+    """One whole split, to predict or score.
 
     Args:
         section: Where the rows come from.
-        split: train, validation or test; all for a single file; where None, all for a file, test where it has answers,
-        else
-            validation.
+        split: train, validation or test; all for a single file; by default all, test if it has answers, or validation.
     """
-    files = _files(section)
+    files = locate(section, QUESTIONS, ENDINGS).files
     single = len(files) == 1
     if single and split in (None, "all"):
         return "all", read_questions(next(iter(files.values()))[0])
@@ -136,36 +131,33 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
             return "test", test
         split = "validation"
     if split not in files:
-        choices = "all" if single else ", ".join(files)
-        raise HftuneError(
-            f"{quote(section.dataset_name)} has no {split} split", hint=f"choose one with --split: {choices}"
-        )
+        raise refuse_missing_split(section.dataset_name, split, files)
     return split, _read_split(files[split], split)
 
 
 def read_questions(path: Path, *, answers: bool | None = None) -> Questions:
-    """One file; answers says whether they must be there, None takes what the first line shows."""
-    if path.suffix.lower() == ".parquet":
-        return from_columns(read_file(path), answers=answers)
-    lines = read_text(path).rstrip("\r\n").split("\n")  # nothing else ends a line, as editors count them
-    if lines and tuple(cell.strip().lower() for cell in lines[0].split("\t")) in HEADERS:
-        first, lines = 2, lines[1:]
-    else:
-        first = 1
+    """One file. ``answers`` is whether each row must have one; by default the first line shows it."""
+    table = read_table(path) if path.suffix.lower() == ".parquet" else _read_lines(path, answers)
+    return from_columns(table, answers=answers)
+
+
+def _read_lines(path: Path, answers: bool | None) -> Table:
+    lines = read_text(path).rstrip("\r\n").split("\n")  # only \n ends a line, so that line numbers are those of editors
+    has_header = tuple(cell.strip().lower() for cell in lines[0].split("\t")) in HEADERS
+    first = 2 if has_header else 1
+    lines = lines[first - 1 :]
     if not any(line.strip() for line in lines):
-        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {SHAPE} a line")
+        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {LAYOUT} per line")
     wanted = answers if answers is not None else "\t" in lines[0]
-    rows = [_row(line, path.name, number, wanted) for number, line in enumerate(lines, start=first)]
-    return Questions(
-        where=path.name,
-        questions=tuple(question for question, _ in rows),
-        answers=tuple(answer for _, answer in rows) if wanted else None,
-        lines=tuple(range(first, first + len(rows))),
-    )
+    rows = [_cells(line, f"{quote(path.name)}, line {number}", wanted) for number, line in enumerate(lines, first)]
+    columns = {
+        name: list(values) for name, values in zip(("question", "answer"), zip(*rows, strict=True), strict=False)
+    }
+    return Table(path.name, columns, lines=range(first, first + len(rows)))
 
 
 def from_columns(table: Table, *, answers: bool | None = None) -> Questions:
-    """The columns ``question`` and ``answer`` of a table; answers is as in ``read_questions``."""
+    """The columns ``question`` and ``answer`` of a table; ``answers`` is as in ``read_questions``."""
     has_answers = "answer" in table.columns and any(value is not None for value in table.columns["answer"])
     wanted = has_answers if answers is None else answers
     needed = ("question", "answer") if wanted else ("question",)
@@ -175,22 +167,22 @@ def from_columns(table: Table, *, answers: bool | None = None) -> Questions:
             f"{quote(table.where)} has no column {quote(lacking[0])}; its columns are {listing(table.columns)}",
             hint="name the columns question and answer",
         )
-    texts = {name: [_cell(value, table, row, name) for row, value in enumerate(table.columns[name])] for name in needed}
+    texts = [tuple(_cell(value, table, row, name) for row, value in enumerate(table.columns[name])) for name in needed]
     return Questions(
         where=table.where,
-        questions=tuple(texts["question"]),
-        answers=tuple(texts["answer"]) if wanted else None,
-        lines=tuple(range(1, len(table) + 1)),
+        questions=texts[0],
+        answers=texts[1] if wanted else None,
+        lines=tuple(table.lines or range(1, len(table) + 1)),
     )
 
 
 def _cell(value: object, table: Table, row: int, column: str) -> str:
     """A question or an answer of a table: one line of text, as in a tsv file."""
-    at = f"{quote(table.where)}, {table.place(row)}"
+    at = table.at(row)
     text = value.strip() if isinstance(value, str) else ""
     if not text:
-        what = "is empty" if value is None or isinstance(value, str) else f"is no text: {quote(value)}"
-        raise HftuneError(f"{at}: the {column} {what}", hint="give every row a question and an answer, as text")
+        what = "is empty" if value is None or isinstance(value, str) else f"is not text: {quote(value)}"
+        raise HftuneError(f"{at}: the {column} {what}", hint=f"write {LAYOUT}, or leave the row out")
     if any(sign in text for sign in "\t\r\n"):
         raise HftuneError(
             f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a blank"
@@ -199,43 +191,18 @@ def _cell(value: object, table: Table, row: int, column: str) -> str:
 
 
 def corpus_file(section: QuestionData) -> Path | None:
-    """The text that a fresh model's vocabulary is made of too: named, or beside the questions."""
+    """The text on which the tokenizer of a model from scratch is trained too: named, or next to the questions."""
     if section.corpus is not None:
         found = as_path(section.corpus)
         if found is None or not found.is_file():
-            raise refuse_missing(section.corpus, list(EMBEDDED))
+            raise refuse_missing(section.corpus, list(QUESTIONS))
         return found
-    folder = _folder(section)
-    beside = folder / CORPUS if folder is not None else None
-    return beside if beside is not None and beside.is_file() else None
-
-
-def read_text(path: Path) -> str:
-    """A text file, whole."""
-    return decode(read_bytes(path), path)
-
-
-def _folder(section: QuestionData) -> Path | None:
-    if section.dataset_name in EMBEDDED:
-        return embedded_data_dir() / section.dataset_name
-    path = as_path(section.dataset_name)
-    return path if path is None or path.is_dir() else path.parent
-
-
-def _files(section: QuestionData) -> Files:
-    named = section.split_files
-    if section.dataset_name in EMBEDDED:
-        folder = embedded_data_dir() / section.dataset_name
-        if not folder.is_dir():
-            raise HftuneError(
-                f"the files of the embedded dataset {quote(section.dataset_name)} are not where hftune was installed",
-                hint=f"install hftune again, or make them with `hftune data make {section.dataset_name}`",
-            )
-        return folder_files(folder, {split: name for split, name in named.items() if name}, ENDINGS)
-    path = as_path(section.dataset_name)
-    if path is None:
-        raise refuse_missing(section.dataset_name, list(EMBEDDED))
-    return files_of(path, section, ENDINGS)
+    if section.dataset_name in QUESTIONS:
+        folder: Path | None = QUESTIONS[section.dataset_name].folder
+    else:
+        path = as_path(section.dataset_name)
+        folder = path if path is None or path.is_dir() else path.parent
+    return folder / CORPUS if folder is not None and (folder / CORPUS).is_file() else None
 
 
 def _read_split(paths: Sequence[Path], split: str) -> Questions:
@@ -251,14 +218,14 @@ def _read_split(paths: Sequence[Path], split: str) -> Questions:
     )
 
 
-def _row(line: str, where: str, number: int, wanted: bool) -> tuple[str, str]:
-    cells = [cell.strip() for cell in line.split("\t")]
-    at = f"{quote(where)}, line {number}"
+def _cells(line: str, at: str, wanted: bool) -> list[str]:
+    """Question and answer of a line, or the question alone if there is no answer."""
+    cells = line.split("\t")
     if not line.strip():
-        raise HftuneError(f"{at} is blank", hint=f"leave blank lines out: one {SHAPE} a line")
+        raise HftuneError(f"{at} is blank", hint=f"leave blank lines out: one {LAYOUT} per line")
     if wanted and len(cells) == 1:
         raise HftuneError(
-            f"{at}: expected {SHAPE}, got a line without a tab: {quote(line)}",
+            f"{at}: expected {LAYOUT}, got a line without a tab: {quote(line)}",
             hint=f"it looks like {_looks_like(line)}; put one tab between question and answer",
         )
     if not wanted and len(cells) > 1:
@@ -269,16 +236,13 @@ def _row(line: str, where: str, number: int, wanted: bool) -> tuple[str, str]:
     if len(cells) > 2:
         raise HftuneError(
             f"{at}: expected one tab, got {len(cells) - 1}: {quote(line)}",
-            hint=f"write {SHAPE}, with no tab inside either",
+            hint=f"write {LAYOUT}, with no tab inside either",
         )
-    if not all(cells):
-        lacking = "question" if not cells[0] else "answer"
-        raise HftuneError(f"{at}: the {lacking} is empty: {quote(line)}", hint=f"write {SHAPE}, or leave the line out")
-    return cells[0], cells[1] if wanted else ""
+    return cells
 
 
 def _looks_like(line: str) -> str:
-    """What whoever wrote a line without a tab may have meant."""
+    """The probable mistake in a line without a tab."""
     text = line.strip()
     if r"\t" in text:
         return r"a tab written as the two characters \t"
@@ -290,20 +254,4 @@ def _looks_like(line: str) -> str:
     for sign, name in ((",", "comma"), (";", "semicolon"), ("|", "bar"), (":", "colon")):
         if after.lstrip().startswith(sign):
             return f"a {name} in place of the tab"
-    return "an answer right behind its question" if after else "plain text"
-
-
-def _make_dev(rows: dict[str, Questions], section: QuestionData) -> str:
-    """Hold some of the training questions out; rows of one question stay together."""
-    train = rows["train"]
-    different = sorted(set(train.questions))
-    size = round(len(different) * section.validation_size)
-    if not 0 < size < len(different):
-        raise HftuneError(
-            f"{quote(train.where)} has too few different questions ({len(different)}) to make validation from",
-            hint="give a validation split, more questions, or another data.validation_size",
-        )
-    held = set(Random(section.split_seed).sample(different, size))
-    rows["validation"] = train.take([index for index, question in enumerate(train.questions) if question in held])
-    rows["train"] = train.take([index for index, question in enumerate(train.questions) if question not in held])
-    return f"validation was made from train: {count(len(rows['validation']), 'question')}, seed {section.split_seed}"
+    return "an answer directly after its question" if after else "plain text"

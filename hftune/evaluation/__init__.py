@@ -1,1 +1,1 @@
-"""Scores, baselines, the collapse alarm, calibration, slices, statistics. Used by tasks and studies."""
+"""Metrics, baselines, collapse detection, calibration and significance tests."""

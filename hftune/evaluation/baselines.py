@@ -1,16 +1,12 @@
-"""What costs nothing to reach: the majority label, a bag of words, a constant answer. Fitted on train only.
-
-Called by the tasks, so that every run stands beside them, and by ``hftune baseline``.
-"""
+"""Simple baselines, fitted on train only: the majority label, TF-IDF with logistic regression."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,41 +19,28 @@ from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from hftune.errors import HftuneError
-from hftune.evaluation.scores import scores_in_parts
+from hftune.evaluation.metrics import METRICS, scores_in_parts
 
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 1000
-# More rows or features than these would keep a laptop busy for longer than the model beside them.
+# With more rows or features than these the baseline would take longer than the model that it is compared with.
 MOST_ROWS = 100_000
 MOST_FEATURES = 50_000
-# Words of any length and every other visible sign on its own: "I", "!" and emoji carry opinion too.
+# Words of any length, and every other visible character as a token: "I", "!" and emoji are informative too.
 TOKEN = r"(?u)\w+|[^\w\s]"
 UNSEEN = 1e-12
 # The solver (L-BFGS) holds the weights, their gradient, a search direction and ten earlier steps of each.
 WEIGHT_COPIES = 30
 MOST_MEMORY = 4 * 2**30
-"""Bytes that fitting the bag of words may take, on a machine that has that many to spare."""
+"""Bytes that fitting the bag of words may take, or half of the free memory if that is less."""
 MOST_WORK = 10_000_000
 """Training rows times labels: above, the bag of words takes longer than the model that it is compared with."""
 CELLS = 1 << 22
-"""Logits that are held at once while a baseline is scored."""
+"""Logits that are in memory at once while a baseline is scored."""
 
 Split = tuple[Sequence[str], Sequence[str] | None, Sequence[int]]
-"""Texts, second texts of pairs or None, gold label indices (-1 where there is none)."""
-
-
-class Baseline(Protocol):
-    """Something fitted on the training rows."""
-
-    @property
-    def note(self) -> str | None:
-        """What a reader of its scores must know, or None."""
-        ...
-
-    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
-        """Log probabilities ``[rows, labels]``."""
-        ...
+"""Texts, second texts of pairs or None, gold label indices (-1 if there is none)."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +57,13 @@ class Majority:
         return cls(np.log(counts / counts.sum()))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
-        """The same row for every text, in memory once."""
+        """Log probabilities ``[rows, labels]``: the same row for every text, in memory once."""
         return np.broadcast_to(self.log_prior, (len(texts), len(self.log_prior)))
 
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """TF-IDF of words and word pairs, the two texts of a pair apart, and logistic regression."""
+    """TF-IDF of words and word pairs, separate for the two texts of a pair, and logistic regression."""
 
     pipeline: Pipeline
     labels: int
@@ -107,7 +90,8 @@ class BagOfWords:
                 hint="Check the text column.",
             )
         _refuse_too_large(rows[:, used], labels)
-        vectors = [(f"text_{index}", _tfidf(), index) for index in used]
+        how = {"ngram_range": (1, 2), "token_pattern": TOKEN, "max_features": MOST_FEATURES, "sublinear_tf": True}
+        vectors = [(f"text_{index}", TfidfVectorizer(**how), index) for index in used]
         pipeline = Pipeline(
             [("tfidf", ColumnTransformer(vectors)), ("logistic", LogisticRegression(max_iter=ITERATIONS))]
         )
@@ -116,7 +100,7 @@ class BagOfWords:
             chosen = np.random.default_rng(0).choice(len(rows), MOST_ROWS, replace=False)
             notes.append(f"fitted on {MOST_ROWS:,} of {len(rows):,} training rows")
             rows, truth = rows[chosen], truth[chosen]
-        # One thread: the sums are small, and on a busy machine threads mostly wait for each other.
+        # One thread: the matrices are small, and on a busy machine threads mostly wait for each other.
         with threadpool_limits(limits=1), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             pipeline.fit(rows, truth)
@@ -127,7 +111,8 @@ class BagOfWords:
         return cls(pipeline, labels, "; ".join(notes) or None)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
-        """Log probabilities; a label that train does not hold gets next to none."""
+        """Log probabilities ``[rows, labels]``; a label that train lacks gets almost none."""
+        # LogisticRegression has columns for the labels that it was fitted on only, in the order of classes_.
         found = np.full((len(texts), self.labels), UNSEEN)
         known = self.pipeline.named_steps["logistic"].classes_
         found[:, known] = np.maximum(self.pipeline.predict_proba(_columns(texts, pairs)), UNSEEN)
@@ -135,16 +120,16 @@ class BagOfWords:
 
 
 class TooLarge(HftuneError):
-    """A baseline that this machine should not be asked for; the message is the reason that readers get."""
+    """A baseline that is too large for this machine; the message is the reason in metrics.json."""
 
 
 def _refuse_too_large(rows: NDArray[np.object_], labels: int) -> None:
-    """Estimate what fitting costs before it begins: the weights are dense, one for each label and feature."""
+    """Estimate the cost of fitting before it begins: the weights are dense, one for each label and feature."""
     if min(len(rows), MOST_ROWS) * labels > MOST_WORK:
         reason = f"{len(rows):,} training rows with {labels:,} labels would take too long"
     else:
         features = min(MOST_FEATURES, 2 * sum(len(str(text)) for text in rows.ravel().tolist()) + 1) * rows.shape[1]
-        # Between two labels there is one set of weights.
+        # Two labels share one set of weights.
         needed = 8 * features * (labels if labels > 2 else 1) * WEIGHT_COPIES
         spare = min(MOST_MEMORY, int(psutil.virtual_memory().available) // 2)
         if needed <= spare:
@@ -156,14 +141,7 @@ def _refuse_too_large(rows: NDArray[np.object_], labels: int) -> None:
     raise TooLarge(reason, hint="train on fewer rows or labels, or switch baselines off with task.baselines=false")
 
 
-def fit_baselines(
-    texts: Sequence[str], pairs: Sequence[str] | None, gold: Sequence[int], labels: Sequence[str]
-) -> dict[str, Baseline]:
-    """Both baselines fitted on the training rows, for their prediction of each row."""
-    return {
-        "majority": Majority.fit(gold, len(labels)),
-        "tfidf": BagOfWords.fit(texts, pairs, gold, len(labels)),
-    }
+Baseline = Majority | BagOfWords
 
 
 def classification_baselines(
@@ -172,6 +150,7 @@ def classification_baselines(
     gold: Sequence[int],
     splits: Mapping[str, Split],
     labels: Sequence[str],
+    metrics: Sequence[str] = (),
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Score the baselines on every split that has labels.
 
@@ -181,53 +160,36 @@ def classification_baselines(
         gold: Training labels, indices into labels.
         splits: The splits to score, by name.
         labels: Label names.
+        metrics: Metrics in addition to the standard ones; only the built-in ones are computed.
 
     Returns:
         ``{"majority": {"validation": scores, …}, "tfidf": {…}}``; a split with unlabeled rows is not
-        scored. Scores that need a warning carry it under ``note``; a baseline that was too large has a note only.
+        scored. A caveat is under ``note``; a baseline that was too large has only a note.
     """
     scored = {name: split for name, split in splits.items() if len(split[2]) and min(split[2]) >= 0}
-    majority: Baseline = Majority.fit(gold, len(labels))
-    result = {"majority": {name: _scores(majority, split, labels) for name, split in scored.items()}}
+    majority = Majority.fit(gold, len(labels))
+    # The code of a metric that is loaded runs for the model only.
+    extra = [name for name in metrics if name in METRICS]
+    result = {"majority": {name: _scores(majority, split, labels, extra) for name, split in scored.items()}}
     try:
-        words: Baseline = BagOfWords.fit(texts, pairs, gold, len(labels))
+        words = BagOfWords.fit(texts, pairs, gold, len(labels))
     except TooLarge as reason:
         logger.warning("The bag of words baseline is left out: %s.", reason.message)
         return result | {"tfidf": {name: {"note": f"left out: {reason.message}"} for name in scored}}
-    return result | {"tfidf": {name: _scores(words, split, labels) for name, split in scored.items()}}
+    return result | {"tfidf": {name: _scores(words, split, labels, extra) for name, split in scored.items()}}
 
 
-def _scores(baseline: Baseline, split: Split, labels: Sequence[str]) -> dict[str, Any]:
-    """What a baseline scores on a split, a few rows at a time."""
+def _scores(baseline: Baseline, split: Split, labels: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
+    """Scores of a baseline on a split, a few rows at a time."""
     texts, pairs, gold = split
     step = max(1, CELLS // len(labels))
-    parts = (slice(start, start + step) for start in range(0, len(gold), step))
-    found = scores_in_parts(
-        ((baseline.logits(texts[part], None if pairs is None else pairs[part]), gold[part]) for part in parts), labels
-    )
+    slices = (slice(start, start + step) for start in range(0, len(gold), step))
+    parts = ((baseline.logits(texts[part], None if pairs is None else pairs[part]), gold[part]) for part in slices)
+    found = scores_in_parts(parts, labels, metrics)
     return found if baseline.note is None else found | {"note": baseline.note}
 
 
-def constant_answer(gold: Sequence[str], answer: str) -> float:
-    """Share of questions that one fixed answer gets right, surrounding blanks aside."""
-    if not gold:
-        raise HftuneError("There are no answers to score.", hint="Give a split that holds at least one row.")
-    return sum(truth.strip() == answer.strip() for truth in gold) / len(gold)
-
-
-def commonest_answer(train: Sequence[str]) -> str:
-    """The answer most frequent in train; of equally frequent ones the first in the alphabet."""
-    if not train:
-        raise HftuneError("There are no training answers.", hint="Give a split that holds at least one row.")
-    counts = Counter(answer.strip() for answer in train)
-    return min(counts, key=lambda answer: (-counts[answer], answer))
-
-
-def _tfidf() -> TfidfVectorizer:
-    return TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, max_features=MOST_FEATURES, sublinear_tf=True)
-
-
 def _columns(texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.object_]:
-    """The texts as one column an input, which is how scikit-learn tells them apart."""
+    """The texts as [rows, 1], or [rows, 2] for pairs: scikit-learn vectorizes each column separately."""
     columns = [list(texts)] if pairs is None else [list(texts), list(pairs)]
     return np.array(columns, dtype=object).T

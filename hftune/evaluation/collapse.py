@@ -1,7 +1,4 @@
-"""The collapse alarm: a model that gives nearly everything one label has learned nothing, whatever it scores.
-
-Called by the classification task after the final evaluation; the reason goes into warning and metrics.
-"""
+"""The collapse alarm: do these predictions look like those of a model that has learned nothing?"""
 
 from __future__ import annotations
 
@@ -11,18 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NEARLY_ALL = 0.99
-"""From this share of predictions on, one label counts as nearly all of them."""
-CONCENTRATED = 0.25
-"""Predictions are concentrated when other labels are given less often than this share of their gold count."""
+from hftune.evaluation.metrics import mcc
+
+NEARLY_NEVER = 0.1
+"""Other labels are nearly never predicted below this ratio of their gold count."""
+SELDOM = 0.25
+"""They are seldom predicted below this one."""
+FEW_LABELS = 0.5
+"""Predictions are of few labels if their effective number is below this ratio of that of gold."""
+UNRELATED = 0.1
+"""A Matthews correlation below which predictions are next to unrelated to gold."""
 
 
 def collapsed(predicted: NDArray[Any], gold: NDArray[Any], labels: Sequence[str] | None = None) -> str | None:
-    """Why these predictions look like those of a collapsed model, in words, or None if they don't.
+    """The reason why these predictions look like those of a collapsed model, or None if they don't.
 
-    Two signs, each seen against gold, so that a good model on an imbalanced set raises no alarm: (nearly) all
-    predictions are one label while gold is not; or the accuracy equals the majority rate to the item while
-    the predictions are far more concentrated than gold.
+    A model that predicts one label for nearly every row has learned nothing, whatever it scores: prefix tuning on
+    BoolQ is known to stay at the majority rate of 62.17 % for many epochs (https://github.com/THUDM/P-tuning-v2/issues/13).
+    Each sign is relative to gold, so that a good model on imbalanced data raises no alarm:
+
+    - Labels other than the most predicted one are predicted less than a tenth as often as they occur. A model that
+      gives one of five equally frequent labels to 95 % of the rows does so; a good model that predicts one label for
+      99 % of the rows does not, if 99 % of gold have that label.
+    - The predictions are no better than a constant: their accuracy is at most two standard errors above the majority
+      rate, and they are next to unrelated to gold (Matthews correlation). This alone may be bad luck or a hard task,
+      so they must also be concentrated: other labels are predicted less than a quarter as often as they occur, or
+      the effective number of predicted labels is less than half that of gold.
 
     Args:
         predicted: ``[rows]``, predicted label indices.
@@ -31,27 +42,31 @@ def collapsed(predicted: NDArray[Any], gold: NDArray[Any], labels: Sequence[str]
     """
     assert len(predicted) == len(gold)
     if len(np.unique(gold)) < 2:
-        return None  # With one label in gold, a constant prediction is what a good model gives too.
+        return None  # with one gold label, a good model is constant too
     rows = len(gold)
-    values, counts = np.unique(predicted, return_counts=True)
-    top, top_count = values[counts.argmax()], int(counts.max())
-    majority_count = int(np.unique(gold, return_counts=True)[1].max())
-    right = int((predicted == gold).sum())
-
-    name = f"{labels[int(top)]!r}" if labels is not None else f"label {top}"
-    others_in_gold = rows - int((gold == top).sum())
-    concentrated = rows - top_count < CONCENTRATED * others_in_gold
-    figures = f"accuracy {right / rows:.4f}, share of the commonest label {majority_count / rows:.4f}"
-    if top_count == rows:
+    values, codes = np.unique(np.concatenate([predicted, gold]), return_inverse=True)
+    ours, truth = codes[:rows], codes[rows:]
+    counts, occurs = (np.bincount(one, minlength=len(values)) for one in (ours, truth))  # [labels]
+    top = int(counts.argmax())
+    right, majority = float((ours == truth).mean()), float(occurs.max() / rows)
+    name = repr(labels[int(values[top])]) if labels is not None else f"label {values[top]}"
+    others, others_in_gold = rows - int(counts[top]), rows - int(occurs[top])
+    figures = f"accuracy {right:.4f}, majority rate {majority:.4f}"
+    if not others:
         return f"all {rows:,} predictions are {name}, and {others_in_gold:,} gold labels are not ({figures})"
-    if top_count >= NEARLY_ALL * rows and concentrated:
-        return (
-            f"{top_count / rows:.1%} of {rows:,} predictions are {name}, against "
-            f"{1 - others_in_gold / rows:.1%} of the gold labels ({figures})"
-        )
-    if right == majority_count and concentrated:
-        return (
-            f"the accuracy {right / rows:.4f} is exactly the majority rate, and {top_count / rows:.1%} of "
-            f"{rows:,} predictions are {name}, against {1 - others_in_gold / rows:.1%} of the gold labels"
-        )
+    reason = f"{counts[top] / rows:.1%} of {rows:,} predictions are {name}, against {occurs[top] / rows:.1%} of gold"
+    if missed := int(((counts == 0) & (occurs > 0)).sum()):
+        reason += f"; {missed:,} of {int((occurs > 0).sum()):,} labels are never predicted"
+    if others < NEARLY_NEVER * others_in_gold:
+        return f"{reason} ({figures})"
+    correlation = mcc(ours, truth)
+    no_better = right <= majority + 2 * np.sqrt(majority * (1 - majority) / rows) and correlation < UNRELATED
+    if no_better and (others < SELDOM * others_in_gold or _effective(counts) < FEW_LABELS * _effective(occurs)):
+        return f"{reason} ({figures}, Matthews correlation {correlation:.3f})"
     return None
+
+
+def _effective(counts: NDArray[Any]) -> float:
+    """The number of equally frequent labels that would be as concentrated (inverse Simpson index)."""
+    shares = counts / counts.sum()
+    return float(1 / (shares @ shares))

@@ -1,52 +1,48 @@
-"""Knowing or making it up: is an answer right, how sure was the model, and can it have known at all.
-
-Called by the task that answers questions, on its own rows of predictions; the report draws what is counted here.
-"""
+"""Knowledge or hallucination: is an answer right, how confident was the model, was the name in its training data?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hftune.evaluation.calibration import confidence_bins, mean_gap
 from hftune.evaluation.collapse import collapsed
+from hftune.evaluation.metrics import confidence_bins, expected_calibration_error
 
 STEPS = 100
-"""Points of a risk-coverage curve: one a percent."""
+"""Points of a risk-coverage curve: one per percent."""
 NAME = "{}"
 SEEN = ("seen_in_pretraining", "seen_in_finetuning")
-CHUNK = 1_000_000
-"""Characters of text that are searched at once."""
 
 Floats = NDArray[np.float64]
 
 
 def exact_match(predicted: Sequence[str], gold: Sequence[str]) -> Floats:
-    """1 for each answer that is the right one to the letter, surrounding blanks aside, and 0 for the others."""
-    return np.array([float(said.strip() == truth.strip()) for said, truth in zip(predicted, gold, strict=True)])
+    """1 for each answer that equals the right one, surrounding whitespace ignored, and 0 for the others."""
+    return np.array([float(one.strip() == truth.strip()) for one, truth in zip(predicted, gold, strict=True)])
 
 
 def answer_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Scores of one split, every row of which has its ``gold`` answer."""
+    """Scores of one split whose rows all have a ``gold`` answer."""
     right, confidence = _right(rows), _confidence(rows)
     return {
         "exact_match": float(right.mean()),
-        "ece": mean_gap(confidence_bins(confidence, right)),
+        "ece": expected_calibration_error(confidence_bins(confidence, right)),
         "aurc": area_under_risk(confidence, right),
     }
 
 
 def knowledge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What metrics.json keeps of one split beside its scores.
+    """The ``knowledge`` entry of metrics.json for one split.
 
     Args:
-        rows: Predictions: ``label`` (the answer), ``confidence``, ``gold`` where it is known, and SEEN.
+        rows: Predictions: ``label`` (the answer), ``confidence``, ``gold`` if it is known, and SEEN.
 
     Returns:
-        ``groups`` by where the name was seen; and where the answers are known ``risk_coverage`` and ``bins``.
+        ``groups`` by where the name was seen; if the answers are known also ``risk_coverage`` and ``bins``.
     """
     known = all(row.get("gold") is not None for row in rows)
     found: dict[str, Any] = {"groups": _groups(rows, known)}
@@ -58,49 +54,49 @@ def knowledge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def risk_coverage(confidence: Floats, right: Floats) -> list[dict[str, float]]:
-    """Accuracy when only the surest k % are answered, for every whole k, and the confidence that draws the line."""
+    """Accuracy on the k % most confident answers, for k from 1 to 100, and the lowest confidence among them."""
     accuracy, falling = _accuracies(confidence, right)
-    points = []
-    for step in range(1, STEPS + 1):
-        rows = -(-len(right) * step // STEPS)
-        points.append(
-            {
-                "coverage": step / STEPS,
-                "accuracy": float(accuracy[rows - 1]),
-                "confidence": float(falling[rows - 1]),
-            }
-        )
-    return points
+    last = [-(-len(right) * step // STEPS) - 1 for step in range(1, STEPS + 1)]  # rounded up: at least one answer
+    return [
+        {"coverage": step / STEPS, "accuracy": float(accuracy[row]), "confidence": float(falling[row])}
+        for step, row in enumerate(last, start=1)
+    ]
 
 
 def area_under_risk(confidence: Floats, right: Floats) -> float:
-    """Mean share of wrong answers over all numbers of answers, surest first: 0 is best."""
+    """Mean error rate of the n most confident answers, over all n (AURC, Geifman et al. 2019): 0 is best."""
     return float(1 - _accuracies(confidence, right)[0].mean())
 
 
 def _accuracies(confidence: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Accuracy of the surest 1, 2, … answers, and the confidences; equally sure ones count by their common mean."""
+    """Accuracy of the 1, 2, … most confident answers, and their confidences.
+
+    Ties count with their common mean: otherwise the score of a model with a constant confidence would depend on the
+    order of the rows.
+    """
     order = np.argsort(-confidence, kind="stable")
     falling = confidence[order]
+    # Groups of equal confidence, in falling order; each of their answers counts with the mean of the group.
     _, place, sizes = np.unique(-falling, return_inverse=True, return_counts=True)
     level = np.bincount(place, weights=right[order]) / sizes
     return np.cumsum(level[place]) / np.arange(1, len(right) + 1), falling
 
 
 def answers_collapsed(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the answers look like those of a constant, in words; None when they do not."""
+    """The reason why the answers look like those of a collapsed model; None if they don't."""
     names = sorted({str(row[key]).strip() for row in rows for key in ("label", "gold")})
     place = {name: index for index, name in enumerate(names)}
-    said, gold = ([place[str(row[key]).strip()] for row in rows] for key in ("label", "gold"))
-    return collapsed(np.array(said), np.array(gold), names)
+    predicted, gold = ([place[str(row[key]).strip()] for row in rows] for key in ("label", "gold"))
+    return collapsed(np.array(predicted), np.array(gold), names)
 
 
 def question_template(questions: Sequence[str]) -> str | None:
-    """The question with {} where the name stands, if all questions begin or end with the same words; else None."""
+    """The question with {} in place of the name, if all questions begin or end with the same words; else None."""
     words = [question.split(" ") for question in questions]
-    spare = min((len(each) for each in words), default=1) - 1  # one word at least is the name
+    spare = min((len(each) for each in words), default=1) - 1  # at least one word is the name
     if len(set(questions)) < 2 or spare < 1:
         return None
+    # "Where was Ada Lovelace born?": words that all questions share at the beginning, then at the end of what is left.
     first = _alike([each[:spare] for each in words])
     last = _alike([each[::-1][: spare - first] for each in words])
     if not first and not last:
@@ -111,17 +107,12 @@ def question_template(questions: Sequence[str]) -> str | None:
 
 
 def _alike(lists: Sequence[Sequence[str]]) -> int:
-    """How many first words all lists share."""
-    count = 0
-    for column in zip(*lists, strict=False):
-        if len(set(column)) > 1:
-            break
-        count += 1
-    return count
+    """The number of words that all lists begin with."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*lists, strict=False)))
 
 
 def name_in(question: str, template: str | None) -> str | None:
-    """The name that a question asks about; None where it has another form."""
+    """The name that a question asks about; None if it does not fit the template."""
     if template is None:
         return None
     before, _, after = template.partition(NAME)
@@ -132,16 +123,12 @@ def name_in(question: str, template: str | None) -> str | None:
 
 def names_in_text(names: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Which of the names occur in the texts, as whole words."""
-    missing, found = set(names), set()
-    for chunk in _chunks(texts):
-        here = {name for name in missing if _has_word(chunk, name)}
-        found |= here
-        missing -= here
-    return found
+    text = "\n".join(texts)  # one search per name: thousands of names times millions of documents would take hours
+    return {name for name in names if _has_word(text, name)}
 
 
 def _has_word(text: str, name: str) -> bool:
-    """Whether the name occurs and is not a part of a longer word; many times faster than a pattern that says so."""
+    """Whether the name occurs and is not part of a longer word; many times faster than a regular expression."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -151,21 +138,8 @@ def _has_word(text: str, name: str) -> bool:
     return False
 
 
-def _chunks(texts: Iterable[str]) -> Iterable[str]:
-    held: list[str] = []
-    size = 0
-    for text in texts:
-        held.append(text)
-        size += len(text)
-        if size >= CHUNK:
-            yield "\n".join(held)
-            held, size = [], 0
-    if held:
-        yield "\n".join(held)
-
-
 def _groups(rows: Sequence[Mapping[str, Any]], known: bool) -> list[dict[str, Any]]:
-    """Rows by where their name was seen: how many, how sure, and how often right where that is known."""
+    """Rows grouped by where their name was seen: count, mean confidence, and exact match if answers are known."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in SEEN), []).append(row)

@@ -1,145 +1,238 @@
-"""Classification scores as pure functions of logits and gold labels, with nothing slow imported.
+"""The scores of every task in one table: direction, range, and how each one follows from the prediction items of a run.
 
-``hftune.evaluation.metrics`` wraps them as ``evaluate`` metrics; ``hftune.evaluation.baselines`` calls them
-directly, so that a baseline and a model are scored by the same lines. Logits are ``[rows, labels]``; gold and
-predicted are ``[rows]``, label indices.
+An item is one line of predictions/*.jsonl: an example, or a document of a language model. Sweeps, comparisons and
+reports read this table: a score that is listed here can be compared with intervals and paired tests. There are three
+kinds: a mean over items (accuracy), a function of sums over items (perplexity is exp(sum of losses / sum of tokens)),
+and a function of all items (F1). A new task needs an entry of SCORES and nothing else.
+
+Imports nothing heavy: the settings and the command line read the directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import log_softmax
-from sklearn import metrics as sk
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-from hftune.errors import HftuneError, RunFailed
-from hftune.evaluation.calibration import confidence_bins, expected_calibration_error, mean_gap
+    Floats = NDArray[np.float64]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Item = Mapping[str, Any]
+"""One line of predictions."""
+Places = Mapping[str, int]
+"""Label name → its index; empty for tasks without labels."""
+MAX_EXPONENT = 700.0
+"""Above this a loss has no exponential in float64."""
+LEAST_PROBABILITY = 5e-7
+"""Probabilities are stored with six digits: one that rounds to zero counts as half of the last digit."""
 
 
-def checked(logits: Any, gold: Any, labels: Sequence[str]) -> tuple[Floats, Ints]:
-    """Logits and gold as arrays of a known type, or the reason why they can't be scored.
+@dataclass(frozen=True)
+class Score:
+    """One score of a task."""
 
-    Raises:
-        RunFailed: Some logits are NaN or infinite: every score made of them would be a wrong number.
-        HftuneError: There are no rows, or rows without a gold label.
+    columns: Callable[[Item, Places], tuple[float, ...]]
+    """The numbers of one item that the score depends on."""
+    of_sums: Callable[[Floats], Floats] | None = None
+    """Sums of the columns over items ``[..., columns]`` → score ``[...]``; unset with ``of_items`` for a mean."""
+    of_items: Callable[[Floats], float] | None = None
+    """The columns of all items ``[items, columns]`` → score."""
+    higher_is_better: bool = True
+    low: float = 0.0
+    high: float = 1.0
+    unit: str = "points"
+    """Of a difference, as verdicts show it."""
+    scale: float = 100.0
+    """What a difference is multiplied by for that."""
+    digits: int = 1
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the score is a mean over items."""
+        return self.of_sums is None and self.of_items is None
+
+
+# ---- Kinds of scores ----
+
+
+def _of_labels(name: str, **look: Any) -> Score:
+    """A metric of predicted and gold labels, by its name in ``evaluation.metrics``."""
+
+    def columns(item: Item, places: Places) -> tuple[float, ...]:
+        return float(places[item["label"]]), float(places[item["gold"]])
+
+    def score(values: Floats) -> float:
+        from hftune.evaluation.metrics import OF_LABELS
+
+        predicted, gold = values.astype(int).T
+        return OF_LABELS[name](predicted, gold)
+
+    return Score(columns, of_items=score, **look)
+
+
+def _of_confidence(function: str) -> Score:
+    """A score of how far the confidence of an answer or a label can be trusted; 0 is best."""
+
+    def columns(item: Item, places: Places) -> tuple[float, ...]:
+        confidence = item["probabilities"][item["label"]] if "probabilities" in item else item["confidence"]
+        return float(confidence), _right(item, places)[0]
+
+    def score(values: Floats) -> float:
+        from hftune.evaluation.knowledge import area_under_risk
+        from hftune.evaluation.metrics import confidence_bins, expected_calibration_error
+
+        confidence, right = values.T
+        if function == "aurc":
+            return area_under_risk(confidence, right)
+        return expected_calibration_error(confidence_bins(confidence, right == 1))
+
+    return Score(columns, of_items=score, higher_is_better=False)
+
+
+def _area(items: Floats) -> float:
+    """Area under the ROC curve from probabilities of the labels and the gold label; NaN if that is always the same.
+
+    Of two labels that of the second, of more the mean over the labels in gold of each against the rest.
     """
-    scores = np.asarray(logits, dtype=np.float64)
-    truth = np.asarray(gold, dtype=np.int64)
-    assert scores.shape == (len(truth), len(labels)), (scores.shape, truth.shape, labels)
-    if not len(truth):
-        raise HftuneError("There are no rows to score.", hint="Give a split that holds at least one row.")
-    unlabeled = int(((truth < 0) | (truth >= len(labels))).sum())
-    if unlabeled:
-        raise HftuneError(
-            f"{unlabeled:,} of {len(truth):,} rows have no gold label to be scored against.",
-            hint="Score a split with labels, or use `hftune predict` for rows without.",
-        )
-    broken = int((~np.isfinite(scores)).any(axis=1).sum())
-    if broken:
-        raise RunFailed(
-            f"The model gave NaN or infinite logits for {broken:,} of {len(truth):,} rows.",
-            hint="The weights have diverged: lower train.learning_rate, or set train.bf16 to false.",
-        )
-    return scores, truth
+    import numpy as np
+    from scipy.stats import rankdata
+
+    gold = items[:, -1].astype(int)
+    found = []
+    for label in [1] if items.shape[1] == 3 else np.unique(gold):
+        positive = gold == label
+        count, rest = int(positive.sum()), int((~positive).sum())
+        if not count or not rest:
+            return math.nan
+        # Mann and Whitney's U: how often a positive row is ranked above a negative one.
+        ranks = rankdata(items[:, label])[positive].sum()
+        found.append((ranks - count * (count + 1) / 2) / (count * rest))
+    return float(np.mean(found))
 
 
-def accuracy(predicted: Ints, gold: Ints) -> float:
-    """Share of rows with the gold label."""
-    return float((predicted == gold).mean())
+def _probabilities(item: Item, places: Places) -> tuple[float, ...]:
+    return (*(item["probabilities"].get(label, 0.0) for label in places), float(places[item["gold"]]))
 
 
-def f1(predicted: Ints, gold: Ints, average: str) -> float:
-    """F1 over the labels that occur among gold or predictions: one in neither place is not a mistake."""
-    return float(sk.f1_score(gold, predicted, average=average, zero_division=0.0))
+def _among(k: int) -> Score:
+    """Whether the gold label is among the k most probable ones; among equal ones the first label leads."""
+
+    def columns(item: Item, places: Places) -> tuple[float, ...]:
+        own, place = item["probabilities"][item["gold"]], places[item["gold"]]
+        above = sum(one > own or (one == own and places[label] < place) for label, one in item["probabilities"].items())
+        return (float(above < k),)
+
+    return Score(columns)
 
 
-def precision_macro(predicted: Ints, gold: Ints) -> float:
-    """Unweighted mean of the precisions; a label that is never predicted counts 0."""
-    return float(sk.precision_score(gold, predicted, average="macro", zero_division=0.0))
+def _right(item: Item, places: Places) -> tuple[float, ...]:
+    return (float(str(item["label"]).strip() == str(item["gold"]).strip()),)
 
 
-def balanced_accuracy(predicted: Ints, gold: Ints) -> float:
-    """Unweighted mean of the recalls of those labels that occur in gold."""
-    occurs = np.bincount(gold)
-    right = np.bincount(gold[predicted == gold], minlength=len(occurs))
-    return float(np.mean(right[occurs > 0] / occurs[occurs > 0]))
+def _negative_log_likelihood(item: Item, places: Places) -> tuple[float, ...]:
+    return (-math.log(max(item["probabilities"][item["gold"]], LEAST_PROBABILITY)),)
 
 
-def mcc(predicted: Ints, gold: Ints) -> float:
-    """Matthews correlation; 0 where it is undefined, that is when gold or predictions are of one class.
-
-    From the counts of each label alone: scikit-learn builds a matrix of labels times labels, 80 GB for 100,000 of them.
-    """
-    labels = int(max(gold.max(), predicted.max())) + 1
-    true, given = (np.bincount(one, minlength=labels).astype(np.float64) for one in (gold, predicted))
-    rows, right = float(len(gold)), float((predicted == gold).sum())
-    spread = (rows**2 - given @ given) * (rows**2 - true @ true)
-    return float((right * rows - true @ given) / np.sqrt(spread)) if spread > 0 else 0.0
+def _number(name: str) -> Callable[[Item, Places], tuple[float, ...]]:
+    return lambda item, places: (float(item[name]),)
 
 
-def quadratic_kappa(predicted: Ints, gold: Ints) -> float:
-    """Cohen's kappa with quadratic weights, for labels in an order such as stars; 0 where it is undefined.
-
-    The weighted sums over all pairs of labels are sums of squares, so no matrix of labels times labels is needed.
-    """
-    first, second = gold.astype(np.float64), predicted.astype(np.float64)
-    by_chance = (first**2).mean() + (second**2).mean() - 2 * first.mean() * second.mean()
-    return float(1 - ((first - second) ** 2).mean() / by_chance) if by_chance > 0 else 0.0
+def _count(part: str, of: str) -> Callable[[Item, Places], tuple[float, ...]]:
+    return lambda item, places: (float(item[part]), float(item[of]))
 
 
-def mean_absolute_error(predicted: Ints, gold: Ints) -> float:
-    """Mean distance between predicted and gold position in the label order, for labels such as stars."""
-    return float(np.abs(predicted - gold).mean())
+def _nats(loss: str, tokens: str, size: str) -> Callable[[Item, Places], tuple[float, ...]]:
+    """The summed loss of an item, and the size of its text."""
+    return lambda item, places: (item[loss] * item[tokens], float(item[size]))
 
 
-def loss(logits: Floats, gold: Ints) -> float:
-    """Mean negative log likelihood of the gold labels, in nats, without label smoothing or class weights."""
-    return float(-log_softmax(logits, axis=1)[np.arange(len(gold)), gold].mean())
+def _ratio(sums: Floats) -> Floats:
+    import numpy as np
+
+    ratio: Floats = sums[..., 0] / np.maximum(sums[..., 1], 1.0)  # no masked token at all has no loss either
+    return ratio
 
 
-def ece(logits: Floats, gold: Ints) -> float:
-    """Expected calibration error over 15 bins of equal width."""
-    return expected_calibration_error(np.exp(log_softmax(logits, axis=1)), gold)
+def _bits(sums: Floats) -> Floats:
+    return _ratio(sums) / math.log(2)
 
 
-def per_class(predicted: Ints, gold: Ints, labels: Sequence[str]) -> dict[str, dict[str, float | int]]:
-    """Precision, recall, F1 and support of every label, 0 where there is nothing to divide by."""
-    columns = sk.precision_recall_fscore_support(gold, predicted, labels=list(range(len(labels))), zero_division=0.0)
-    return {
-        label: {"precision": float(p), "recall": float(r), "f1": float(f), "support": int(n)}
-        for label, p, r, f, n in zip(labels, *columns, strict=True)
-    }
+def _exponential(sums: Floats) -> Floats:
+    import numpy as np
+
+    found: Floats = np.exp(np.minimum(_ratio(sums), MAX_EXPONENT))
+    return found
 
 
-def plain_scores(logits: Any, gold: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """The standard set of scores without going through ``evaluate``."""
-    return scores_in_parts([(logits, gold)], labels)
+def _loss(unit: str, columns: Callable[[Item, Places], tuple[float, ...]], of_sums: Any = None) -> Score:
+    return Score(columns, of_sums, higher_is_better=False, high=math.inf, unit=unit, scale=1.0, digits=3)
 
 
-def scores_in_parts(parts: Iterable[tuple[Any, Any]], labels: Sequence[str]) -> dict[str, Any]:
-    """The same from logits that come a few rows at a time: those of many rows and many labels fill a machine.
+def _per_token(loss: str = "loss", tokens: str = "tokens", size: str = "") -> Score:
+    return _loss("nats", _nats(loss, tokens, size or tokens), _ratio)
 
-    Args:
-        parts: Logits ``[rows, labels]`` and gold ``[rows]`` of some rows after the other.
-        labels: Label names.
-    """
-    kept = []
-    for logits, gold in parts:
-        scores, truth = checked(logits, gold, labels)
-        likely = log_softmax(scores, axis=1)
-        kept.append((truth, scores.argmax(axis=1), likely.max(axis=1), likely[np.arange(len(truth)), truth]))
-    truth, predicted, confidence, gold_likely = (np.concatenate(column) for column in zip(*kept, strict=True))
-    return {
-        "accuracy": accuracy(predicted, truth),
-        "f1_macro": f1(predicted, truth, "macro"),
-        "mcc": mcc(predicted, truth),
-        "ece": mean_gap(confidence_bins(np.exp(confidence), predicted == truth)),
-        "loss": float(-gold_likely.mean()),
-        "per_class": per_class(predicted, truth, labels),
-    }
+
+def _perplexity(size: str = "tokens") -> Score:
+    return replace(_loss("", _nats("loss", "tokens", size), _exponential), low=1.0, digits=2)
+
+
+def _bits_per(size: str) -> Score:
+    return _loss("bits", _nats("loss", "tokens", size), _bits)
+
+
+# ---- The table ----
+
+_distance = partial(_of_labels, higher_is_better=False, high=math.inf, unit="", scale=1.0, digits=3)
+
+CLASSIFICATION: dict[str, Score] = {
+    "accuracy": Score(_right),
+    "loss": _loss("nats", _negative_log_likelihood),
+    **{
+        name: _of_labels(name)
+        for name in ("balanced_accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "precision", "precision_macro")
+    },
+    **{name: _of_labels(name) for name in ("precision_weighted", "recall", "recall_macro", "recall_weighted")},
+    **{name: _of_labels(name, low=-1.0) for name in ("mcc", "matthews_correlation", "quadratic_kappa")},
+    "roc_auc": Score(_probabilities, of_items=_area),
+    "roc_auc_ovr": Score(_probabilities, of_items=_area),
+    "top_k_accuracy": _among(2),
+    "top_3_accuracy": _among(3),
+    "top_5_accuracy": _among(5),
+    "mean_absolute_error": _distance("mean_absolute_error"),
+    "ece": _of_confidence("ece"),
+}
+LANGUAGE_MODEL: dict[str, Score] = {
+    "loss": _per_token(),
+    "perplexity": _perplexity(),
+    "accuracy": Score(_count("correct", "tokens"), _ratio),
+}
+SCORES: dict[str, dict[str, Score]] = {
+    "classify": CLASSIFICATION,
+    "joint": CLASSIFICATION,
+    "mlm": LANGUAGE_MODEL,
+    "clm": {**LANGUAGE_MODEL, "word_perplexity": _perplexity("words"), "bits_per_byte": _bits_per("bytes")},
+    "span": {
+        **LANGUAGE_MODEL,
+        "bits_per_character": _bits_per("characters"),
+        "span_loss": _per_token("span_loss", "span_tokens"),
+        "span_accuracy": Score(_count("span_correct", "span_tokens"), _ratio),
+        "span_exact_match": Score(_number("span_exact_match")),
+    },
+    "answer": {
+        "exact_match": Score(_right),
+        "loss": _per_token(),
+        "ece": _of_confidence("ece"),
+        "aurc": _of_confidence("aurc"),
+    },
+}
+"""Kind of task → the scores of its runs."""
+
+LOWER_IS_BETTER = frozenset(
+    name for scores in SCORES.values() for name, score in scores.items() if not score.higher_is_better
+)
+"""Scores for which lower is better; a name means the same in every task."""

@@ -1,7 +1,6 @@
-"""What of a model folder is published: files on a list of names, and nothing else. Called by ``hftune.hub.publish``
-and ``hftune.hub.worker``.
+"""Which files of a model folder are published: those on a list of names.
 
-A pickle is refused, not left out: it has no business in model/, and whoever put it there should know.
+A pickle is refused and not skipped: it does not belong in model/, and its author should know that it is there.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from hftune.files import entries, sha256
 from hftune.portability import is_link
 
 CARD = "README.md"
-MARK = "hftune.json"
-"""The file by which a repository is known as one of ours."""
+MARK = "hftune.json"  # identifies a repository that hftune published
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "adapter_model.safetensors")
 PUBLISHED = (
@@ -27,30 +25,28 @@ PUBLISHED = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("chat_template.jinja", MARK, CARD),
-    # The base of an adapter that nobody could get by its name.
+    # The base model of an adapter that is not on the Hub.
     *("base/config.json", "base/model.safetensors", "base/model-*-of-*.safetensors"),
     "base/model.safetensors.index.json",
-    # The masked language model that was trained beside a classifier.
+    # The masked language model of joint training.
     *("mlm/config.json", "mlm/model.safetensors", "mlm/model-*-of-*.safetensors", "mlm/model.safetensors.index.json"),
     *("mlm/tokenizer.json", "mlm/tokenizer_config.json", "mlm/special_tokens_map.json", "mlm/vocab.txt"),
     *("mlm/vocab.json", "mlm/merges.txt", "mlm/sentencepiece.bpe.model"),
 )
-"""Names that may be published, beside OWN_CODE."""
 
+# The code of hftune's own models, which is not in transformers: the only code that is published.
 OWN_CODE = {
     path.name: path
     for path in (Path(__file__).parent.parent / "models" / "mingpt").glob("*.py")
     if path.name != "__init__.py"
 }
-"""The code of our own models, which transformers does not have: the only code that is published."""
 
 ESCAPE = re.compile(
     rb"\\+(?:u00|U000000|x|u\{0*)(?P<code>[0-7][0-9a-fA-F])\}?"  # JSON, YAML, Python, JavaScript
     rb"|\\+(?P<plain>[/_-])"
     rb"|%(?P<url>[0-7][0-9a-fA-F])|&#x0*(?P<html_hex>[0-7][0-9a-fA-F]);|&#0*(?P<html>[0-9]{2,3});"
 )
-LAYERS = 3
-"""How often escapes are undone: JSON within JSON escapes twice."""
+LAYERS = 3  # how often escapes are undone: JSON within JSON escapes twice
 
 PICKLES = (
     *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib", "*.dill", "*.npy", "*.npz"),
@@ -59,31 +55,31 @@ PICKLES = (
 
 
 def is_published(name: str) -> bool:
-    """Whether a file of this name belongs to what hftune publishes."""
+    """Whether hftune publishes files with this name."""
     if name in OWN_CODE:
         return True
-    # fnmatch lets * stand for a separator too.
+    # In fnmatch, * also matches a separator.
     return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in PUBLISHED)
 
 
 def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """The files to publish by name, and the names that are left out.
+    """The files to publish by name, and the names of those that are skipped.
 
     Raises:
-        HftuneError: The folder holds a pickle, a link or code that is not ours, or lacks weights or a configuration.
+        HftuneError: The folder holds a pickle, a link or code that is not hftune's, or no weights or configuration.
     """
     found = sorted(path for path in entries(folder) if is_link(path) or not path.is_dir())
     names = {path.relative_to(folder).as_posix(): path for path in found}
     links = [name for name, path in names.items() if is_link(path)]
     if is_link(folder) or links:
         raise HftuneError(
-            f"{folder} holds a link ({links[0] if links else folder.name}): where it leads may not be meant for others",
-            hint="put the file itself there, or take the link away",
+            f"{folder} holds a link ({links[0] if links else folder.name}), which may lead to private files",
+            hint="replace the link with the file, or remove it",
         )
     pickles = [name for name in names if any(fnmatch(name.lower(), pattern) for pattern in PICKLES)]
     if pickles:
         raise HftuneError(
-            f"{folder} holds what can run code when it is read, or carry secrets: {', '.join(pickles)}",
+            f"{folder} holds files that can run code when they are loaded, or contain secrets: {', '.join(pickles)}",
             hint="only safetensors weights are published; move those files out of the folder",
         )
     chosen = {name: path for name, path in names.items() if is_published(name)}
@@ -91,7 +87,7 @@ def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     if not has_weights or not {"config.json", "adapter_config.json"} & chosen.keys():
         raise HftuneError(
             f"{folder} holds no model: weights (.safetensors) and a configuration are expected",
-            hint="publish a run that has finished; `hftune classify --output RUN --resume` finishes one",
+            hint="publish a finished run; `hftune classify --output RUN --resume` finishes one",
         )
     left_out = [name for name in names if name not in chosen]
     _refuse_other_code(folder, chosen, left_out)
@@ -99,11 +95,11 @@ def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def _refuse_other_code(folder: Path, chosen: Mapping[str, Path], left_out: Sequence[str]) -> None:
-    """Code under one of our names must be ours; a model that needs other code would not load without it."""
+    """Refuse changed copies of hftune's code, and models that need other code, which would not load without it."""
     changed = [name for name, path in chosen.items() if name in OWN_CODE and sha256(path) != sha256(OWN_CODE[name])]
     if changed:
         raise HftuneError(
-            f"{folder / changed[0]} is not the code that this version of hftune has under that name",
+            f"{folder / changed[0]} differs from the file of that name in this version of hftune",
             hint="save the model again with this version: `--output RUN --resume` of its last step, or a new run",
         )
     named = "".join(
@@ -114,29 +110,29 @@ def _refuse_other_code(folder: Path, chosen: Mapping[str, Path], left_out: Seque
     needed = [name for name in left_out if name.endswith(".py") and f'"{name.removesuffix(".py")}.' in named]
     if needed:
         raise HftuneError(
-            f"the model needs the code {', '.join(needed)}, which is not hftune's, and only hftune's own is published",
-            hint="publish such a model with its authors' tools, after you have read the code",
+            f"the model needs the code {', '.join(needed)}, which is not hftune's, and only hftune's code is published",
+            hint="publish this model with its authors' tools after you have read the code",
         )
 
 
 def refuse_secret(files: Mapping[str, Path], token: str) -> None:
-    """Nothing goes out that holds the token, however it got there and however it is written."""
+    """Refuse files that contain the token, also in escaped form."""
     found = [name for name, path in files.items() if _holds(path, token.encode())]
     if found:
         raise HftuneError(
-            f"your Hub token stands in {', '.join(found)}, which would be published",
-            hint="take it out of there, and make a new token: this one has been written to disk",
+            f"your Hub token is in {', '.join(found)}, which would be published",
+            hint="remove it and create a new token: this one was written to disk",
         )
 
 
 def _holds(path: Path, needle: bytes) -> bool:
-    """Whether a file holds these bytes; one of many gigabytes is not read into memory."""
+    """Whether a file contains these bytes; large files are memory-mapped."""
     if path.stat().st_size == 0:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(needle) >= 0:
             return True
-        # Weights are numbers behind a header in JSON, whose length comes first.
+        # safetensors: the length of the JSON header, the header, then numbers.
         is_weights = path.suffix == ".safetensors"
         text = content[: 8 + int.from_bytes(content[:8], "little")] if is_weights else content[:]
     for _ in range(LAYERS):
@@ -150,7 +146,7 @@ def _holds(path: Path, needle: bytes) -> bool:
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
-    """The character behind an escape of JSON, Python, YAML, a URL or HTML, if it is one that a token can have."""
+    """The character that an escape of JSON, Python, YAML, a URL or HTML encodes, if a token can contain it."""
     digits = match["code"] or match["url"] or match["html_hex"]
     code = int(digits, 16) if digits else int(match["html"]) if match["html"] else ord(match["plain"])
     return bytes([code]) if code < 128 else match[0]

@@ -1,178 +1,213 @@
-"""A finished run to the Hugging Face Hub: what is published, where to, and the proof that it arrived.
-
-``hftune push`` and ``hftune.hub.publication`` (``--hub-model-id``) call ``push``; the latter calls ``check_access``
-before training, so that a wrong token or name is told before hours of work and not after.
-"""
+"""Publish a finished run on the Hugging Face Hub, download it again, and verify it."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from hftune.config.hub import HubSection
-from hftune.config.model import NO_TRUST, Trust
 from hftune.errors import HftuneError, RunFailed
-from hftune.hub.attempt import LOG_IN, Patience, insist, require_token
+from hftune.files import read_json, sha256
 from hftune.hub.card import fill_address, write_card
+from hftune.hub.client import LOG_IN, MAIN, HubClient, RepoState, RetryPolicy, require_token
 from hftune.hub.contents import CARD, MARK, published_files
-from hftune.hub.proof import prove
-from hftune.hub.record import MAIN, Record, whats_there
+from hftune.models.settings import NO_TRUST, Trust
+from hftune.pipeline.verify import compare, fresh_outputs
+from hftune.progress import ProgressReporter
+from hftune.recipe import HubSection, read_recipe
 from hftune.runs.directory import RunDir
-from hftune.runs.foreign import fitting
+from hftune.runs.schema import PushRecord, consistent
 
-if TYPE_CHECKING:
-    from hftune.training.progress import Listener  # its package brings torch, which is not needed here
-
-PATIENCE = Patience()
+RETRY = RetryPolicy()
+PROBE_ROWS = 8
+# Inputs for the verification of a run without predictions: only the two outputs are compared, so any text will do.
+PROBE_TEXTS = ("the food was great but we will never come back", "Where was it, and when?")
+INPUT_COLUMNS = ("text", "text_pair")
+"""Columns of predictions/*.jsonl that are inputs of the model."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """What is on the Hub now."""
+class PublishedModel:
+    """A model on the Hub that was downloaded again and verified."""
 
     repo: str
     revision: str
     commit: str
     url: str
     verified: bool = True
-    """The model was loaded from there and said the same as the local one; what does not is no ``Published``."""
 
     def __str__(self) -> str:
-        """One line for whoever watches."""
-        return f"{self.url} (commit {self.commit[:10]}) holds the model: loaded from there and checked"
+        return f"published and verified: {self.url} (commit {self.commit[:10]})"
 
 
-def check_access(section: HubSection, run_name: str, patience: Patience = PATIENCE) -> str:
-    """Check that a push to this place would be accepted; changes nothing.
+def describe_last_push(run: RunDir, repo: str, revision: str) -> str:
+    """What the repository has of this run, according to the run."""
+    known = run.read_published()
+    if known is None or (known.repo, known.revision) != (repo, revision):
+        return f"{repo} on the Hub holds nothing of this run"
+    where = f"{known.url} (commit {known.commit[:10]})"
+    if known.step is None:
+        return f"{where} holds the finished model"
+    return f"{where} holds the best checkpoint of step {known.step}; its card marks the run as not finished"
+
+
+def check_access(section: HubSection, run_name: str, retry: RetryPolicy = RETRY) -> str:
+    """Check that a push to this repository would be accepted; changes nothing.
 
     Args:
-        section: Where to.
-        run_name: Name of the repository where the section gives none.
-        patience: How failures of the Hub are retried.
+        section: The repository and its settings.
+        run_name: Name of the repository if the section has none.
+        retry: How often and how long failing requests are repeated.
 
     Returns:
-        The id of the repository, with its owner.
+        The repository id with its owner.
 
     Raises:
-        HftuneError: No token, a wrong one, a name that is not yours or is taken by something else, or no Hub.
+        HftuneError: No token, a wrong one, a repository of somebody else or of something else, or no connection.
     """
     try:
-        return _check(section, run_name, require_token(), patience)
+        return _writable_repo(HubClient(require_token(), retry), section, run_name)
     except RunFailed as error:
-        # Nothing has begun yet: this is a request that can't be carried out, not a run that failed.
-        raise HftuneError(error.message, hint="leave --push-to-hub out, and publish later with `hftune push`") from None
+        # Nothing has started yet, so this is a bad request and not a failed run.
+        raise HftuneError(error.message, hint="leave out --push-to-hub and publish later with `hftune push`") from None
 
 
 def push(
     run: RunDir,
     section: HubSection,
-    listener: Listener,
+    progress: ProgressReporter,
     *,
-    patience: Patience = PATIENCE,
+    retry: RetryPolicy = RETRY,
     trust: Trust = NO_TRUST,
-) -> Published:
-    """Publish a run's model, tokenizer and card, then load it from there and compare.
+) -> PublishedModel:
+    """Publish a run's model, tokenizer and card, then download the commit and verify it.
 
     Args:
-        run: A run that is complete.
-        section: Where to; the repository is named after the run where it gives none.
-        listener: Who watches.
-        patience: How often and how long failures of the Hub are borne.
-        trust: Whose code may run when the model is loaded again.
+        run: A complete run.
+        section: The repository and its settings; by default it is named after the run.
+        progress: Receives the progress.
+        retry: How often and how long failing requests are repeated.
+        trust: Consent to code that the model needs when it is loaded again.
 
     Raises:
-        HftuneError: The run, the name, the token or the card won't do.
-        RunFailed: The Hub failed, or holds something else than was sent; the run itself is intact.
+        HftuneError: The run, the repository, the token or the card is not acceptable.
+        RunFailed: The Hub failed, or holds other files than were sent; the run itself is intact.
     """
     if not run.complete:
         raise HftuneError(
-            f"the run {run.path} is not complete, so its model was never checked",
+            f"the run {run.path} is not complete, so its model was not verified",
             hint=f"finish it first: --output {run.path} --resume",
         )
     if not (run.model / CARD).is_file():
-        with fitting(run.path):
+        with consistent(run.path):
             write_card(run)
-    files, left_out = published_files(run.model)
-    token = require_token()
-    listener.stage("checking access to the Hub")
-    repo = _check(section, run.name, token, patience)
+    files, skipped = published_files(run.model)
+    client = HubClient(require_token(), retry)
+    progress.stage("checking access to the Hub")
+    repo = _writable_repo(client, section, run.name)
     revision = section.hub_revision or MAIN
-    if left_out:
-        listener.note(f"not published: {', '.join(left_out)}")
+    if skipped:
+        progress.note(f"not published: {', '.join(skipped)}")
 
     with tempfile.TemporaryDirectory(prefix="hftune-push-") as scratch:
-        # The card in the run names no repository: one run may be published in several places.
+        # The card in the run names no repository, because one run may be published in several places.
         card = Path(scratch) / CARD
         text = (run.model / CARD).read_text(encoding="utf-8")
         card.write_text(fill_address(text, repo, section.hub_revision), encoding="utf-8", newline="")
         files[CARD] = card
         size = sum(path.stat().st_size for path in files.values())
-        listener.stage(f"uploading {len(files)} files ({size / 1e6:,.1f} MB) to {repo}")
-        request = {
-            "repo": repo,
-            "revision": revision,
-            "private": section.hub_private_repo,
-            "files": {name: str(path.resolve()) for name, path in files.items()},
-            "message": f"Publish {run.name} with hftune",
-        }
+        progress.stage(f"uploading {len(files)} files ({size / 1e6:,.1f} MB) to {repo}")
+        message = f"Publish {run.name} with hftune"
         try:
-            made = insist("upload", request, token, patience, size=size)
+            commit = client.upload(
+                repo, files, revision=revision, private=section.hub_private_repo, message=message
+            ).oid
         except RunFailed as error:
-            raise RunFailed(f"{error.message}; {whats_there(run, repo, revision)}", hint=error.hint) from error
-        Record(repo, revision, made["commit"], made["url"]).keep(run)
+            raise RunFailed(f"{error.message}; {describe_last_push(run, repo, revision)}", hint=error.hint) from error
+        published = PublishedModel(repo, revision, commit, client.url(repo, revision))
+        run.write_published(PushRecord(repo=repo, revision=revision, commit=commit, url=published.url))
 
-        listener.stage("loading it from the Hub")
-        prove(run, files, repo, made["commit"], token, patience, trust=trust)
-    published = Published(repo, revision, made["commit"], made["url"])
-    listener.note(str(published))
+        progress.stage("verifying the model on the Hub")
+        verify_published(client, run, files, repo, commit, trust=trust)
+    progress.note(str(published))
     return published
 
 
-def _check(section: HubSection, run_name: str, token: str, patience: Patience) -> str:
+def verify_published(
+    client: HubClient, run: RunDir, files: Mapping[str, Path], repo: str, commit: str, *, trust: Trust
+) -> None:
+    """Download a commit, and compare its files with those that were sent and the outputs of both models."""
+    size = sum(path.stat().st_size for path in files.values())
+    with tempfile.TemporaryDirectory(prefix="hftune-verify-") as cache:
+        fetched = client.download(repo, commit, Path(cache), size)
+        for name, path in files.items():
+            if not (fetched / name).is_file() or sha256(fetched / name) != sha256(path):
+                raise _differs(f"{name} on the Hub ({repo}, commit {commit[:10]})", "its content is different")
+        try:
+            got, expected = fresh_outputs(
+                [fetched, run.model], read_recipe(run).task.kind, _probe_rows(run), trust=trust
+            )
+            compare(fetched, got, expected)
+        except RunFailed as error:
+            raise _differs(f"the model on the Hub ({repo}, commit {commit[:10]})", error.message) from error
+
+
+def _differs(what: str, how: str) -> RunFailed:
+    return RunFailed(f"{what} differs from what was sent: {how}", hint="push again; the run itself is intact")
+
+
+def _probe_rows(run: RunDir) -> list[dict[str, Any]]:
+    """Inputs for both models: the first rows that the run has predicted."""
+    for split in ("validation", "test"):
+        rows = run.read_predictions(split)[:PROBE_ROWS]
+        if rows and "text" in rows[0]:  # those of plain text are losses alone
+            return [{name: row[name] for name in INPUT_COLUMNS if name in row} for row in rows]
+    pairs = read_json(run.model / MARK).get("pairs")
+    return [{"text": text, "text_pair": text} if pairs else {"text": text} for text in PROBE_TEXTS]
+
+
+def _writable_repo(client: HubClient, section: HubSection, run_name: str) -> str:
     """The repository's id, if this account may publish there."""
-    request = {"repo": _repo_id(section, run_name), "revision": section.hub_revision or MAIN}
-    found = insist("check", request, token, patience)
-    repo: str = found["repo"]
-    namespace = repo.split("/")[0]
-    if namespace not in found["namespaces"]:
+    state = client.look_up(_valid_repo_id(section, run_name), section.hub_revision or MAIN)
+    owner, name = state.repo.split("/")
+    if owner not in state.namespaces:
         raise HftuneError(
-            f"{repo} is not yours: you are {found['user']} on the Hub",
-            hint=f"push to {found['user']}/{repo.split('/')[1]}, or {LOG_IN} for {namespace}",
+            f"{state.repo} is not yours: the account of this token is {state.user}",
+            hint=f"push to {state.user}/{name}, or {LOG_IN} for {owner}",
         )
-    if found["role"] == "read":
-        raise HftuneError("your Hub token may read but not write", hint=LOG_IN)
-    if found["exists"]:
-        _check_existing(repo, section, found)
-    return repo
+    if state.role == "read":
+        raise HftuneError("the Hub token may only read, not write", hint=LOG_IN)
+    if state.private is not None:
+        _check_existing(state, section)
+    return state.repo
 
 
-def _check_existing(repo: str, section: HubSection, found: dict[str, Any]) -> None:
-    foreign = [name for name in found["files"] if name.endswith((".safetensors", ".bin", ".gguf", "config.json"))]
-    if foreign and MARK not in found["files"]:
+def _check_existing(state: RepoState, section: HubSection) -> None:
+    models = [name for name in state.files if name.endswith((".safetensors", ".bin", ".gguf", "config.json"))]
+    if models and MARK not in state.files:
         raise HftuneError(
-            f"the name {repo} is taken by a model that hftune did not publish ({', '.join(foreign[:3])})",
-            hint="take another name, or put it on a branch of its own with --hub-revision",
+            f"{state.repo} holds a model that hftune did not publish ({', '.join(models[:3])})",
+            hint="choose another name, or publish it on a branch with --hub-revision",
         )
-    if section.hub_private_repo and not found["private"]:
+    if section.hub_private_repo and not state.private:
         raise HftuneError(
-            f"a private repository was asked for, but {repo} exists already and is public",
-            hint="make it private in its settings on the Hub, take another name, or leave --hub-private-repo out",
+            f"a private repository was requested, but {state.repo} exists and is public",
+            hint="make it private in its settings on the Hub, choose another name, or leave out --hub-private-repo",
         )
 
 
-def _repo_id(section: HubSection, run_name: str) -> str:
-    """The repository as it is named; without an owner it is one of this account."""
+def _valid_repo_id(section: HubSection, run_name: str) -> str:
     repo = run_name if section.hub_model_id is None else section.hub_model_id
     hint = "write --hub-model-id USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
     if repo.count("/") > 1:
-        raise HftuneError(f"a repository is USER/NAME, got {repo!r}", hint=hint)
+        raise HftuneError(f"expected a repository USER/NAME, got {repo!r}", hint=hint)
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise HftuneError(f"{repo!r} is no name for a repository: {error}", hint=hint) from error
+        raise HftuneError(f"{repo!r} is not a valid repository name: {error}", hint=hint) from error
     return repo

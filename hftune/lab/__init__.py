@@ -1,41 +1,39 @@
-"""The attention lab: what attention can and can't do, as experiments that run. Called by ``hftune lab``.
+"""The attention lab: what attention can and can't do, as experiments that run.
 
-An experiment is one file with a claim, the mathematics, a measurement, a figure and a check, and one line here.
+An experiment is one module, whose docstring states its claim and which ends with ``EXPERIMENT = Experiment(…)``, and
+one line here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+from pathlib import Path
 
-from hftune.lab import (
-    argmax,
-    average,
-    bptt,
-    complexity,
-    copy_value,
-    key_query_value,
-    logit_bias,
-    low_rank,
-    masking,
-    multi_head,
-    random_features,
-    scaling,
-    single_head,
-)
-from hftune.lab.experiment import Experiment
-
-EXPERIMENTS: dict[str, Experiment[Any]] = {
-    "copy": copy_value.EXPERIMENT,
-    "average": average.EXPERIMENT,
-    "single-head": single_head.EXPERIMENT,
-    "multi-head": multi_head.EXPERIMENT,
-    "key-query-value": key_query_value.EXPERIMENT,
-    "argmax": argmax.EXPERIMENT,
-    "scaling": scaling.EXPERIMENT,
-    "masking": masking.EXPERIMENT,
-    "complexity": complexity.EXPERIMENT,
-    "low-rank": low_rank.EXPERIMENT,
-    "random-features": random_features.EXPERIMENT,
-    "bptt": bptt.EXPERIMENT,
-    "logit-bias": logit_bias.EXPERIMENT,
+MODULES = {
+    "copy": "copy_value",
+    "average": "average",
+    "single-head": "single_head",
+    "multi-head": "multi_head",
+    "key-query-value": "key_query_value",
+    "argmax": "argmax",
+    "scaling": "scaling",
+    "masking": "masking",
+    "complexity": "complexity",
+    "low-rank": "low_rank",
+    "random-features": "random_features",
+    "bptt": "bptt",
+    "logit-bias": "logit_bias",
 }
+"""The experiments in their order, and the module of each."""
+
+
+def claims() -> dict[str, str]:
+    """The claim of every experiment by name; read from the source, because importing one imports torch."""
+    files = {name: Path(__file__).with_name(f"{module}.py") for name, module in MODULES.items()}
+    trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    return {name: claim_of(ast.get_docstring(tree) or "") for name, tree in trees.items()}
+
+
+def claim_of(docstring: str) -> str:
+    """The claim that the docstring of an experiment states: its first paragraph, after the name."""
+    return " ".join(docstring.partition("\n\n")[0].partition(": ")[2].split())

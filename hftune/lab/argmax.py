@@ -1,15 +1,16 @@
-"""argmax: attention that picks one value can't be learned, because nothing flows back to queries and keys.
+"""argmax: Attention by argmax selects one value and passes no gradient to queries and keys; straight-through passes
+the gradient of softmax, and softmax with a falling temperature loses it.
 
-With logits l_i = q·k_i, hard attention is c = v_m, m = argmax l. The choice does not change under a small change of
-q or k, so that c is piecewise constant in them:
+With logits l_i = q·k_i, hard attention is c = v_m, m = argmax l. A small change of q or k does not
+change the choice, so that c is piecewise constant in them:
 
     ∂c/∂q = 0,    ∂c/∂k_i = 0,    ∂c/∂v_i = 1 for i = m, else 0
 
 Softmax at temperature τ has w = softmax(l/τ) and gradient ∂c/∂l_i = w_i (v_i − c) / τ. As τ → 0 it becomes the hard
-choice: 1 − w_m ≈ e^(−g/τ) for a gap g between the two best logits, and the gradient e^(−g/τ)/τ vanishes with it.
+choice: 1 − w_m ≈ e^(−g/τ) for a gap g between the two best logits, and the gradient e^(−g/τ)/τ vanishes too.
 
-The straight-through estimator takes the hard output forward and the gradient of softmax backward. It flows, but it is
-the gradient of another function: it is not zero where the truth is zero.
+The straight-through estimator uses the hard output in the forward pass and the gradient of softmax in the backward
+pass (arXiv:1308.3432). It is the gradient of another function: it is not zero, while the true gradient is.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
-from hftune.lab.series import shrinking
-from hftune.lab.vectors import KeySettings, gaussian, generator
+from hftune.lab.experiment import Drawing, Experiment, KeySettings, Numbers, chart, short, shrinking
+from hftune.lab.vectors import attention_weights, gaussian, generator
 from hftune.runs.figures import BLUE, ORANGE, Line
 
 
@@ -33,11 +33,11 @@ class ArgmaxSettings(KeySettings):
     temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(shrinking)] = Field(
         (8, 4, 2, 1, 0.5, 0.25, 0.125, 0.0625), min_length=2
     )
-    """Temperatures τ, falling."""
+    """Temperatures τ, decreasing."""
     gap: float = Field(1.0, gt=0)
-    """By how much the best logit beats the second best."""
+    """Difference between the best logit and the second best."""
     step: float = Field(1e-6, gt=0)
-    """How far the query is moved to see by differences whether the output moves."""
+    """Step of the query for the finite difference of the output."""
 
 
 def measure(settings: ArgmaxSettings, seed: int) -> Numbers:
@@ -82,13 +82,11 @@ def measure(settings: ArgmaxSettings, seed: int) -> Numbers:
 
 
 def _soft_weights(query: Tensor, keys: Tensor, temperature: float = 1.0) -> Tensor:
-    """The identity as values shows the weights of softmax attention."""
-    identity = torch.eye(len(keys), dtype=keys.dtype)
-    return F.scaled_dot_product_attention(query[None], keys[None], identity[None], scale=1 / temperature)[0]
+    return attention_weights(query, keys, scale=1 / temperature)
 
 
 def _hard_weights(query: Tensor, keys: Tensor) -> Tensor:
-    # Tied to query and keys by a zero, so that autograd has a path to send nothing along.
+    # The zero connects the result with query and keys, so that autograd has a path and returns gradients of zero.
     logits = query @ keys.T
     return F.one_hot(logits.argmax(dim=-1), len(keys)).to(keys.dtype) + 0 * logits
 
@@ -108,24 +106,22 @@ def _gradients(weigh: object, inputs: tuple[Tensor, Tensor, Tensor], towards: Te
     }
 
 
-def check(numbers: Numbers) -> list[str]:
-    """Hard attention passes exactly nothing back; the two ways around it do what they are said to do."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """The gradient of hard attention is exactly zero; straight-through and temperature behave as claimed."""
     hard, through, soft = numbers["hard"], numbers["straight_through"], numbers["soft"]
-    return violated(
-        {
-            "argmax gives one of the values, exactly": hard["distance_from_value"] == 0,
-            "argmax passes no gradient to the query": hard["query_gradient"] == 0,
-            "argmax passes no gradient to the keys": hard["key_gradient"] == 0,
-            "a small step of the query does not move the output": hard["moved"] == 0,
-            "only the picked value gets a gradient": hard["picked_value_gradient"] > 0
-            and hard["other_value_gradient"] == 0,
-            "straight-through gives the same output": through["distance_from_hard"] < 1e-12,
-            "straight-through passes the gradient of softmax": through["query_gradient"] > 0
-            and through["distance_from_soft_gradient"] < 1e-12,
-            "cold softmax is argmax, to 3 digits": soft["distance_from_hard"][-1] < 1e-3,
-            "cold softmax loses its gradient": soft["query_gradient"][-1] < 0.05 * max(soft["query_gradient"]),
-        }
-    )
+    return {
+        "argmax gives one of the values, exactly": hard["distance_from_value"] == 0,
+        "argmax passes no gradient to the query": hard["query_gradient"] == 0,
+        "argmax passes no gradient to the keys": hard["key_gradient"] == 0,
+        "a small step of the query does not change the output": hard["moved"] == 0,
+        "only the selected value gets a gradient": hard["picked_value_gradient"] > 0
+        and hard["other_value_gradient"] == 0,
+        "straight-through gives the same output": through["distance_from_hard"] < 1e-12,
+        "straight-through passes the gradient of softmax": through["query_gradient"] > 0
+        and through["distance_from_soft_gradient"] < 1e-12,
+        "cold softmax is argmax, to 3 digits": soft["distance_from_hard"][-1] < 1e-3,
+        "cold softmax loses its gradient": soft["query_gradient"][-1] < 0.05 * max(soft["query_gradient"]),
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -135,12 +131,11 @@ def draw(numbers: Numbers) -> Drawing:
         Line("distance from argmax", x, soft["distance_from_hard"], BLUE, "o"),
         Line("gradient of the query", x, soft["query_gradient"], ORANGE, "s"),
     ]
-    figure = chart(lines, x_label="temperature τ", y_label="norm", log_x=True, log_y=True, power=2)
     return Drawing(
-        figure,
-        alt="Softmax against temperature: towards the cold end the output becomes that of argmax, and its gradient, "
-        "after a peak, falls to nothing as well.",
-        caption="Between warm (smooth, but a blend) and cold (a choice, but no gradient) lies a peak to learn at",
+        chart(lines, x_label="temperature τ", y_label="norm", log_x=True, log_y=True, power=2),
+        alt="Softmax against temperature: as the temperature falls, the output becomes that of argmax, and its "
+        "gradient, after a peak, falls to zero.",
+        caption="The gradient peaks between warm (smooth, but a mixture) and cold (a choice, but no gradient)",
     )
 
 
@@ -150,7 +145,7 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     cold = short(numbers["temperatures"][-1])
     return [
         ("argmax: gradient of query and keys", f"{short(hard['query_gradient'])} and {short(hard['key_gradient'])}"),
-        ("argmax: gradient of the picked value", short(hard["picked_value_gradient"])),
+        ("argmax: gradient of the selected value", short(hard["picked_value_gradient"])),
         ("straight-through: gradient of the query", short(through["query_gradient"])),
         ("gap between the two best logits", short(numbers["gap"])),
         (f"softmax, τ = {cold}: distance from argmax", short(soft["distance_from_hard"][-1])),
@@ -158,19 +153,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="argmax",
-    claim="Attention by argmax picks one value and passes no gradient to queries and keys; straight-through passes the "
-    "gradient of softmax instead, and a falling temperature loses it.",
-    mathematics=__doc__,
-    settings=ArgmaxSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Which parameters of a transformer would still learn under argmax attention, and which would not?",
-        "Why is the gradient largest at a middle temperature?",
-        "In what sense is the straight-through gradient wrong, and why may it still be useful?",
-    ),
+QUESTIONS = (
+    "Which parameters of a transformer would still learn under argmax attention, and which would not?",
+    "Why is the gradient largest at a middle temperature?",
+    "In what sense is the straight-through gradient wrong, and why can it still be useful?",
 )
+EXPERIMENT = Experiment(__doc__, ArgmaxSettings, measure, statements, draw, rows, QUESTIONS)

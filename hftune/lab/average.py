@@ -1,15 +1,16 @@
-"""average: one query can ask for two values at once, and a projection can take one of them back out.
+"""average: q = β(k_a + k_b) over orthonormal keys gives ½(v_a + v_b), and a projection recovers v_a from the average
+if the two values are in orthogonal subspaces.
 
 Keys are orthonormal and q = β(k_a + k_b), so that two logits are β and the others 0:
 
     w_a = w_b = e^β / (2 e^β + n − 2),    c → ½(v_a + v_b)    as β grows
 
-Let v_a lie in the span of the orthonormal columns of A, and v_b in that of B. If the two subspaces are orthogonal,
-AᵀB = 0, nothing of v_b survives the projection on the first:
+Let v_a be in the span of the orthonormal columns of A, and v_b in that of B. If the two subspaces are orthogonal,
+AᵀB = 0, the projection onto the first removes v_b:
 
     2 A Aᵀ c → A Aᵀ v_a + A Aᵀ v_b = v_a + 0
 
-If B leans towards A, at cosine t for every direction, what is left over is |A Aᵀ v_b| = t |v_b|, for any β.
+If B is tilted towards A, with cosine t for every direction, the error is |A Aᵀ v_b| = t |v_b|, for any β.
 """
 
 from __future__ import annotations
@@ -19,24 +20,21 @@ from typing import Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, equal, falling, short, violated
-from hftune.lab.series import Scales
-from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
+from hftune.lab.experiment import Drawing, Experiment, KeySettings, Numbers, Scales, chart, equal, falling, short
+from hftune.lab.vectors import attend, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
 
 
 class AverageSettings(KeySettings):
-    """Keys, values, the lengths of the query, and how far the second subspace leans."""
+    """Keys, values, the lengths of the query, and the tilt of the second subspace."""
 
     scales: Scales = (0.5, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
     """Scales β of the query, growing."""
     subspace: int = Field(4, ge=1)
-    """Dimension of the subspace that each of the two values lies in; twice that must fit into ``dimension``."""
+    """Dimension of the subspace of each of the two values; twice that must fit into ``dimension``."""
     lean: float = Field(0.3, gt=0, lt=1)
-    """Cosine between the two subspaces where they are not orthogonal."""
+    """Cosine between the two subspaces in the case that they are not orthogonal."""
 
     @model_validator(mode="after")
     def _room_for_two(self) -> Self:
@@ -55,10 +53,11 @@ def measure(settings: AverageSettings, seed: int) -> Numbers:
     values = gaussian(settings.keys, settings.dimension, source=source)
     inside = gaussian(2, settings.subspace, source=source)
     values[0] = inside[0] @ first
+    queries = torch.tensor(settings.scales, dtype=keys.dtype)[:, None] * (keys[0] + keys[1])
     found: Numbers = {"scales": list(settings.scales)}
     for name, basis in (("orthogonal", second), ("leaning", leaning)):
         values[1] = inside[1] @ basis
-        output = _attend(keys, values, settings.scales)  # [β, d]
+        output = attend(queries, keys, values)  # [β, d]
         recovered = 2 * output @ first.T @ first
         found[name] = {
             "average_error": (output - values[:2].mean(dim=0)).norm(dim=1).tolist(),
@@ -71,25 +70,18 @@ def measure(settings: AverageSettings, seed: int) -> Numbers:
     return found
 
 
-def _attend(keys: Tensor, values: Tensor, scales: tuple[float, ...]) -> Tensor:
-    queries = torch.tensor(scales, dtype=keys.dtype)[:, None] * (keys[0] + keys[1])
-    return F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0)[0]
-
-
-def check(numbers: Numbers) -> list[str]:
-    """The average is reached, v_a comes back, and leaning subspaces leave what they must."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """The average is reached, v_a is recovered, and tilted subspaces leave the predicted error."""
     right, leaning = numbers["orthogonal"], numbers["leaning"]
-    return violated(
-        {
-            "the output nears the average with every greater β": falling(right["average_error"]),
-            "its distance is the closed form": equal(leaning["average_error"], leaning["closed_form"]),
-            "the greatest β gives the average to 6 digits": right["average_error"][-1] < 1e-6,
-            "the projection takes v_a out to 6 digits": right["recovery_error"][-1] < 1e-6,
-            "leaning subspaces leave cosine times |v_b| over": math.isclose(
-                leaning["recovery_error"][-1], numbers["left_over"], rel_tol=1e-4
-            ),
-        }
-    )
+    return {
+        "the output approaches the average as β grows": falling(right["average_error"]),
+        "its distance is the closed form": equal(leaning["average_error"], leaning["closed_form"]),
+        "the greatest β gives the average to 6 digits": right["average_error"][-1] < 1e-6,
+        "the projection recovers v_a to 6 digits": right["recovery_error"][-1] < 1e-6,
+        "tilted subspaces leave an error of cosine times |v_b|": math.isclose(
+            leaning["recovery_error"][-1], numbers["left_over"], rel_tol=1e-4
+        ),
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -97,15 +89,15 @@ def draw(numbers: Numbers) -> Drawing:
     x = numbers["scales"]
     lines = [
         Line("average", x, numbers["orthogonal"]["average_error"], BLUE, "o"),
-        Line("v_a back out", x, numbers["orthogonal"]["recovery_error"], GREEN, "^"),
-        Line("leaning", x, numbers["leaning"]["recovery_error"], ORANGE, "s"),
+        Line("v_a recovered", x, numbers["orthogonal"]["recovery_error"], GREEN, "^"),
+        Line("tilted", x, numbers["leaning"]["recovery_error"], ORANGE, "s"),
     ]
     left = short(numbers["left_over"], 2)
     return Drawing(
-        chart(lines, x_label="scale β of the query", y_label="distance from what was asked", log_y=True),
-        alt="Distances against β: average and recovered value fall exponentially; with leaning subspaces the recovered "
+        chart(lines, x_label="scale β of the query", y_label="distance from the target", log_y=True),
+        alt="Distances against β: average and recovered value fall exponentially; with tilted subspaces the recovered "
         f"value stays {left} away.",
-        caption="v_a is recovered as well as the average itself, unless the other subspace leans towards its own",
+        caption="v_a is recovered as exactly as the average, unless the other subspace is tilted towards its own",
     )
 
 
@@ -115,24 +107,14 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     return [
         (f"distance from ½(v_a + v_b), β = {last}", short(numbers["orthogonal"]["average_error"][-1])),
         (f"distance of 2AAᵀc from v_a, β = {last}", short(numbers["orthogonal"]["recovery_error"][-1])),
-        ("the same, leaning subspaces", short(numbers["leaning"]["recovery_error"][-1])),
+        ("the same, tilted subspaces", short(numbers["leaning"]["recovery_error"][-1])),
         ("cosine times |v_b|", short(numbers["left_over"])),
     ]
 
 
-EXPERIMENT = Experiment(
-    name="average",
-    claim="q = β(k_a + k_b) over orthonormal keys gives ½(v_a + v_b), and a projection takes v_a back out of the "
-    "average when the two values lie in orthogonal subspaces.",
-    mathematics=__doc__,
-    settings=AverageSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Which query gives ¾v_a + ¼v_b? Does its answer depend on β?",
-        "How many values can be averaged by one query and still be told apart, in d dimensions?",
-        "The recovered value must be doubled. What would a layer have to know to do so for any number of values?",
-    ),
+QUESTIONS = (
+    "Which query gives ¾v_a + ¼v_b? Does its answer depend on β?",
+    "How many values can one query average so that each can still be recovered, in d dimensions?",
+    "The recovered value must be doubled. What would a layer have to know to do so for any number of values?",
 )
+EXPERIMENT = Experiment(__doc__, AverageSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,13 +1,14 @@
-"""bptt: the gradient of a linear recurrent network in closed form, and why its norm explodes or vanishes with length.
+"""bptt: The gradient of a linear RNN by the closed form equals autograd's, and its norm at the first state is ρ^T: it
+vanishes or explodes with the length.
 
-h_t = W h_(t−1) + U x_t for t = 1 … T, and L = ½ |h_T − y|². With the error δ = h_T − y, the chain rule carries δ
-back through one factor Wᵀ a step, and W gets a share at each:
+h_t = W h_(t−1) + U x_t for t = 1 … T, and L = ½ |h_T − y|². With the error δ = h_T − y, the chain rule multiplies δ
+by one factor Wᵀ per step, and every step contributes to the gradient of W:
 
     ∂L/∂h_t = (Wᵀ)^(T−t) δ
     ∂L/∂W = Σ_t (Wᵀ)^(T−t) δ h_(t−1)ᵀ,    ∂L/∂U = Σ_t (Wᵀ)^(T−t) δ x_tᵀ
 
 For W = ρ R with R orthogonal, every factor stretches by exactly ρ, so that |∂L/∂h_0| = ρ^T |δ|: it vanishes for ρ < 1,
-explodes for ρ > 1, and only ρ = 1 keeps it. Attention has a path of one step between any two tokens instead of T.
+explodes for ρ > 1, and is constant only for ρ = 1. In attention the path between any two tokens is one step, not T.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from pydantic import Field
 from torch import Tensor
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
-from hftune.lab.series import Counts
+from hftune.lab.experiment import Counts, Drawing, Experiment, Numbers, chart, short
 from hftune.lab.vectors import gaussian, generator, orthonormal
 from hftune.runs.figures import MARKERS, SERIES, Line
 
 
 class BpttSettings(Section):
-    """Sizes of the network, its radius and the lengths."""
+    """Size of the network, factors ρ and lengths."""
 
     size: int = Field(8, ge=2)
     """Width of state and inputs."""
@@ -69,7 +69,7 @@ def measure(settings: BpttSettings, seed: int) -> Numbers:
 
 
 def unrolled(recurrent: Tensor, inner: Tensor, start: Tensor, inputs: Tensor) -> Tensor:
-    """All states [T + 1, size], the first included."""
+    """All states [T + 1, size], including the first."""
     states = [start]
     for x in inputs:
         states.append(recurrent @ states[-1] + inner @ x)
@@ -77,28 +77,26 @@ def unrolled(recurrent: Tensor, inner: Tensor, start: Tensor, inputs: Tensor) ->
 
 
 def closed_form(recurrent: Tensor, states: Tensor, inputs: Tensor, error: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of W, U and h_0 by the sums above, each power of Wᵀ on its own and not by walking back."""
+    """Gradients of W, U and h_0 by the sums above, with explicit powers of Wᵀ and no backward pass."""
     steps = len(inputs)
     powers = [torch.linalg.matrix_power(recurrent.T, steps - step) for step in range(steps + 1)]
     carried = torch.stack([power @ error for power in powers])  # [T + 1, size]: ∂L/∂h_t
     return carried[1:].T @ states[:-1], carried[1:].T @ inputs, carried[0]
 
 
-def check(numbers: Numbers) -> list[str]:
+def statements(numbers: Numbers) -> dict[str, bool]:
     """Closed form and autograd agree; the norm is ρ^T."""
     pairs = [
         (found, radius**length)
         for radius, line in zip(numbers["radii"], numbers["norm_ratio"], strict=True)
         for length, found in zip(numbers["lengths"], line, strict=True)
     ]
-    return violated(
-        {
-            "the closed form is autograd's gradient, to 10 digits": numbers["greatest_difference"] < 1e-10,
-            "the gradient at the first state is ρ^T times the error": all(
-                math.isclose(found, predicted, rel_tol=1e-8) for found, predicted in pairs
-            ),
-        }
-    )
+    return {
+        "the closed form is autograd's gradient, to 10 digits": numbers["greatest_difference"] < 1e-10,
+        "the gradient at the first state is ρ^T times the error": all(
+            math.isclose(found, predicted, rel_tol=1e-8) for found, predicted in pairs
+        ),
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -107,12 +105,11 @@ def draw(numbers: Numbers) -> Drawing:
         Line(f"ρ = {short(radius)}", numbers["lengths"], line, color, marker)
         for radius, line, color, marker in zip(numbers["radii"], numbers["norm_ratio"], SERIES, MARKERS, strict=False)
     ]
-    figure = chart(lines, x_label="steps T", y_label="|∂L/∂h₀| / |δ|", log_y=True)
     return Drawing(
-        figure,
+        chart(lines, x_label="steps T", y_label="|∂L/∂h₀| / |δ|", log_y=True),
         alt="Norm of the gradient against the number of steps: straight lines on a logarithmic scale, down for ρ below "
         "1, flat for 1, up above 1.",
-        caption="Exponential in the length, one way or the other; only ρ = 1 keeps the gradient",
+        caption="The gradient grows or falls exponentially with the length, except for ρ = 1",
     )
 
 
@@ -128,19 +125,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="bptt",
-    claim="The gradient of a linear RNN by the closed form equals autograd's, and its norm at the first state is ρ^T: "
-    "it vanishes or explodes with the length.",
-    mathematics=__doc__,
-    settings=BpttSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Which factor appears once for every step, and what would a tanh around each state add to it?",
-        "Clipping cures one of the two troubles. Which one, and why not the other?",
-        "How many such factors lie between two tokens in a transformer layer?",
-    ),
+QUESTIONS = (
+    "Which factor appears once for every step, and what would a tanh around each state add to it?",
+    "Gradient clipping solves one of the two problems. Which one, and why not the other?",
+    "How many such factors are between two tokens in a transformer layer?",
 )
+EXPERIMENT = Experiment(__doc__, BpttSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,15 +1,15 @@
-"""copy: a query that points at one key copies the value of that key, the better the longer it is.
+"""copy: A query aligned with one key, scaled up, copies that key's value: the error falls exponentially in the scale.
 
 Keys k_1 … k_n are unit vectors and the query is q = β k_j. The weight of value i is the softmax of the logits:
 
     w_i = exp(q·k_i) / Σ_l exp(q·k_l),    q·k_j = β,    q·k_i = β cos θ_i
 
-For orthonormal keys every other logit is 0, so that the weight left for the others and the error are known exactly:
+For orthonormal keys every other logit is 0, so that the weight of the others and the error are known exactly:
 
     1 − w_j = (n − 1) / (e^β + n − 1),    |c − v_j| = (1 − w_j) · |mean of the other values − v_j|
 
-For keys in random directions the nearest one, at cosine ρ, decides: 1 − w_j ≤ (n − 1) e^(−β(1 − ρ)). Copying
-needs a longer query, and it is still exponential in β.
+For keys in random directions the nearest one, at cosine ρ, decides: 1 − w_j ≤ (n − 1) e^(−β(1 − ρ)). The query
+must be longer, and the error is still exponential in β.
 """
 
 from __future__ import annotations
@@ -21,9 +21,19 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from hftune.lab.experiment import ROUNDING, Drawing, Experiment, Numbers, chart, equal, falling, short, violated
-from hftune.lab.series import Scales
-from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
+from hftune.lab.experiment import (
+    ROUNDING,
+    Drawing,
+    Experiment,
+    KeySettings,
+    Numbers,
+    Scales,
+    chart,
+    equal,
+    falling,
+    short,
+)
+from hftune.lab.vectors import attend, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, ORANGE, Line
 
 
@@ -58,24 +68,19 @@ def measure(settings: CopySettings, seed: int) -> Numbers:
 
 def _errors(keys: Tensor, values: Tensor, scales: tuple[float, ...]) -> list[float]:
     queries = torch.tensor(scales, dtype=keys.dtype)[:, None] * keys[0]  # [β, d]
-    copied = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0)[0]
-    errors: list[float] = (copied - values[0]).norm(dim=1).tolist()
+    errors: list[float] = (attend(queries, keys, values) - values[0]).norm(dim=1).tolist()
     return errors
 
 
-def check(numbers: Numbers) -> list[str]:
-    """Exponential in β, as the closed form says."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """Exponential in β, as in the closed form."""
     below = zip(numbers["random"], numbers["bound"], strict=True)
-    return violated(
-        {
-            "the error falls with every longer query": falling(numbers["orthonormal"]) and falling(numbers["random"]),
-            "with orthonormal keys the error is the closed form": equal(numbers["orthonormal"], numbers["closed_form"]),
-            "with random keys the error stays below the bound": all(
-                found <= bound + ROUNDING for found, bound in below
-            ),
-            "the longest query copies to 6 digits (orthonormal keys)": numbers["orthonormal"][-1] < 1e-6,
-        }
-    )
+    return {
+        "the error falls with every longer query": falling(numbers["orthonormal"]) and falling(numbers["random"]),
+        "with orthonormal keys the error is the closed form": equal(numbers["orthonormal"], numbers["closed_form"]),
+        "with random keys the error stays below the bound": all(found <= bound + ROUNDING for found, bound in below),
+        "the longest query copies to 6 digits (orthonormal keys)": numbers["orthonormal"][-1] < 1e-6,
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -84,12 +89,11 @@ def draw(numbers: Numbers) -> Drawing:
         Line("orthonormal keys", numbers["scales"], numbers["orthonormal"], BLUE, "o"),
         Line("random directions", numbers["scales"], numbers["random"], ORANGE, "s"),
     ]
-    figure = chart(lines, x_label="length β of the query", y_label="distance from the value", log_y=True)
     last = short(numbers["orthonormal"][-1], 2)
     return Drawing(
-        figure,
+        chart(lines, x_label="length β of the query", y_label="distance from the value", log_y=True),
         alt=f"Error of the copy against β: straight lines down on a logarithmic scale, to {last} for orthonormal keys.",
-        caption="The error falls exponentially in β; keys that lie near the wanted one slow it down",
+        caption="The error falls exponentially in β, more slowly if other keys are close to the selected one",
     )
 
 
@@ -105,19 +109,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="copy",
-    claim="A query aligned with one key, scaled up, copies that key's value: the error falls exponentially in the "
-    "scale.",
-    mathematics=__doc__,
-    settings=CopySettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Why does doubling the number of keys cost only a little more β, while a nearer neighbor costs much more?",
-        "What does the query have to look like to copy nothing, that is to weigh all values alike?",
-        "Why can no finite query copy a value exactly, and when does it not matter?",
-    ),
+QUESTIONS = (
+    "Why does doubling the number of keys cost only a little more β, while a nearer neighbor costs much more?",
+    "What does the query have to look like to copy nothing, that is, to weight all values equally?",
+    "Why can no finite query copy a value exactly, and when does it not matter?",
 )
+EXPERIMENT = Experiment(__doc__, CopySettings, measure, statements, draw, rows, QUESTIONS)

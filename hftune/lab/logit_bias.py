@@ -1,12 +1,13 @@
-"""logit-bias: an interface that shows two probabilities and takes a logit bias gives away the whole distribution.
+"""logit-bias: An API that returns only the two highest probabilities and accepts a logit bias reveals the model's
+whole distribution in V calls, one per token of the vocabulary.
 
-The interface answers a prompt with the two most probable tokens and their probabilities, and lets the caller add a bias
-to any logit. One call without bias names the best token, a. For every other token i, one call with bias B on i alone
-makes i one of the two best (any B that lifts it over the second best will do). Both are divided by the same sum, so
+The API returns the two most probable tokens for a prompt with their probabilities, and lets the caller add a bias to
+any logit. One call without bias returns the best token, a. For every other token i, one call with bias B on i alone
+makes i one of the two best (any B that lifts it above the second best). Both are divided by the same sum, so
 
     p'_i / p'_a = e^B p_i / p_a,    log p_i − log p_a = log p'_i − log p'_a − B
 
-which, over all i, is the distribution up to a constant, and probabilities add up to 1. That is V calls for V tokens:
+which, over all i, is the distribution up to a constant, and probabilities add up to 1. That is V calls for V tokens,
 1 + (V − 1). A large B costs no precision, because floating-point numbers are as precise near zero as near one.
 """
 
@@ -20,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
+from hftune.lab.experiment import Drawing, Experiment, Numbers, short
 from hftune.lab.small_model import small_model
 from hftune.runs.figures import BLUE, MUTED, legend, new_figure, style
 
@@ -28,18 +29,18 @@ PROMPT_LENGTH = 40
 
 
 class LogitBiasSettings(Section):
-    """The model behind the interface, and the bias."""
+    """The model behind the API, and the bias."""
 
     steps: int = Field(200, ge=0)
-    """Updates the model gets; 0 for a random one."""
+    """Training steps of the model; 0 for a random one."""
     length: int = Field(128, ge=64, le=512)
-    """Tokens of context of the model."""
+    """Context length of the model."""
     bias: float = Field(40.0, gt=0, le=80)
-    """Bias B on one logit: more than the greatest distance of two logits, less than what single precision can hold."""
+    """Bias B on one logit: more than the largest difference of two logits, less than single precision can represent."""
 
 
 class TwoBest:
-    """A language model behind a counter: a prompt and a bias in, two tokens and their probabilities out."""
+    """An API that counts its calls: takes a logit bias and returns two tokens with their probabilities."""
 
     def __init__(self, model: Any, prompt: Tensor) -> None:
         self.calls = 0
@@ -57,7 +58,7 @@ class TwoBest:
 
 
 def recover(ask: TwoBest, vocabulary: int, bias: float) -> list[float] | None:
-    """Log probabilities of all tokens, by questions alone; None where a token did not come among the two best."""
+    """Log probabilities of all tokens, from calls alone; None if a token could not be lifted into the two best."""
     (best, _), _ = ask({})
     relative = [0.0] * vocabulary
     for token in range(vocabulary):
@@ -72,7 +73,7 @@ def recover(ask: TwoBest, vocabulary: int, bias: float) -> list[float] | None:
 
 
 def measure(settings: LogitBiasSettings, seed: int) -> Numbers:
-    """The recovered distribution beside the true one, and the number of calls."""
+    """The recovered and the true distribution, and the number of calls."""
     made = small_model(settings.steps, settings.length, seed)
     prompt = made.unseen[:PROMPT_LENGTH]
     with torch.no_grad():
@@ -97,18 +98,16 @@ def measure(settings: LogitBiasSettings, seed: int) -> Numbers:
     }
 
 
-def check(numbers: Numbers) -> list[str]:
-    """Everything, from few enough calls."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """The whole distribution is recovered, with one call per token."""
     error = numbers["greatest_error"]
-    return violated(
-        {
-            "every token could be brought among the two best": numbers["complete"],
-            "at most V + 1 calls": numbers["calls"] <= numbers["vocabulary"] + 1,
-            "every log probability is right to 3 digits": error is not None and error < 1e-3,
-            "the probabilities add up to 1": numbers["recovered"] is not None
-            and math.isclose(sum(map(math.exp, numbers["recovered"])), 1, rel_tol=1e-9),
-        }
-    )
+    return {
+        "every token could be brought among the two best": numbers["complete"],
+        "exactly V calls, one per token": numbers["calls"] == numbers["vocabulary"],
+        "every log probability is right to 3 digits": error is not None and error < 1e-3,
+        "the probabilities add up to 1": numbers["recovered"] is not None
+        and math.isclose(sum(map(math.exp, numbers["recovered"])), 1, rel_tol=1e-9),
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -124,8 +123,8 @@ def draw(numbers: Numbers) -> Drawing:
     return Drawing(
         figure,
         alt=f"Recovered against true log probability of {numbers['vocabulary']} tokens: "
-        + ("all points lie on the diagonal." if numbers["recovered"] is not None else "nothing could be recovered."),
-        caption=f"All {numbers['vocabulary']} tokens of the model, from {numbers['calls']} calls that showed two each",
+        + ("all points are on the diagonal." if numbers["recovered"] is not None else "nothing could be recovered."),
+        caption=f"All {numbers['vocabulary']} tokens, from {numbers['calls']} calls that return two tokens each",
     )
 
 
@@ -134,10 +133,10 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     return [
         ("tokens in the vocabulary", str(numbers["vocabulary"])),
         ("calls", str(numbers["calls"])),
-        ("greatest error of a log probability", _or_none(numbers["greatest_error"])),
+        ("largest error of a log probability", _or_none(numbers["greatest_error"])),
         ("divergence from the true distribution", _or_none(numbers["divergence"])),
         ("probability of the least likely token", short(numbers["least_probability"], 2)),
-        ("likeliest next token", f"{numbers['likeliest']!r}, {numbers['likeliest_probability']:.2f}"),
+        ("most likely next token", f"{numbers['likeliest']!r}, {numbers['likeliest_probability']:.2f}"),
     ]
 
 
@@ -145,19 +144,9 @@ def _or_none(value: float | None) -> str:
     return "none" if value is None else short(value, 2)
 
 
-EXPERIMENT = Experiment(
-    name="logit-bias",
-    claim="A model behind an interface that shows only its two best probabilities and takes a logit bias gives its "
-    "whole distribution away in at most V + 1 calls.",
-    mathematics=__doc__,
-    settings=LogitBiasSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Two probabilities a call are shown, and one ratio is used. How could half the calls be enough?",
-        "What would change if the interface rounded probabilities to four digits, and which bias would then be best?",
-        "How would the whole output layer of a model follow from many such distributions, and what bounds its rank?",
-    ),
+QUESTIONS = (
+    "Each call returns two probabilities, and one ratio is used. How could half the calls be enough?",
+    "What would change if the API rounded probabilities to four digits, and which bias would then be best?",
+    "How can the output layer of a model be computed from many such distributions, and what bounds its rank?",
 )
+EXPERIMENT = Experiment(__doc__, LogitBiasSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,18 +1,20 @@
-"""low-rank: how near attention weights are to a matrix of low rank, and what that would save.
+"""low-rank: Attention weights of a random model are close to low rank, so that a rank-k decomposition gives the output
+in O(nkh), but those of a trained one are not; without softmax, projections C, D onto k = h tokens are exact.
 
 P = softmax(QKᵀ/√h) is n × n, and PV costs n²h. With the singular value decomposition P = Σ_i σ_i u_i w_iᵀ cut after k
 terms, the product in the right order costs 2nkh:
 
     P_k V = U_k (S_k (W_kᵀ V)),    |P − P_k| = (Σ_(i>k) σ_i²)^½,    |PV − P_k V| ≤ σ_(k+1) |V|
 
-A fresh model weighs all earlier tokens nearly alike, and its P is near the matrix of running means, whose singular
-values fall fast. Training makes heads choose, which raises the rank; sharply peaked weights over independent keys show
-where that ends. So low rank is a property of what a head does, not of softmax.
+A randomly initialized model weights all earlier tokens nearly equally, and its P is close to the matrix of running
+means, whose singular values fall fast. Training makes heads selective, which raises the rank; sharply peaked weights
+over independent keys are the extreme case. Close to low rank means here: a quarter of the n singular values give P with
+an error of at most 10 %. Low rank is a property of what a head does, not of softmax.
 
 Without softmax the low rank is exact: QKᵀ has rank h at most. In Q (CK)ᵀ (DV) ≈ QKᵀV, the n tokens are projected on k
 by C and D, both k × n. Taking the first k left singular vectors of K for both, KᵀCᵀDV = KᵀV exactly from k = h on,
-since UUᵀK = K. Gaussian C = D with entries of variance 1/k are right on average, E[CᵀD] = I, with an error that falls
-only like 1/√k. Computing the decomposition costs more than it saves: linformer learns its projections instead.
+since UUᵀK = K. Gaussian C = D with entries of variance 1/k are unbiased, E[CᵀD] = I, with an error that falls only like
+1/√k. Computing the decomposition costs more than it saves: linformer learns its projections (arXiv:2006.04768).
 """
 
 from __future__ import annotations
@@ -22,29 +24,28 @@ from typing import Any, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
-from hftune.lab.series import Counts
+from hftune.lab.experiment import Counts, Drawing, Experiment, Numbers, chart, short
 from hftune.lab.small_model import small_model
-from hftune.lab.vectors import generator
+from hftune.lab.vectors import attention_weights, generator
 from hftune.models.mingpt.attention_base import Layout
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line
 
-SHARP = 6.0
-"""How many times longer than usual the logits of the peaked weights are."""
+SHARP = 6.0  # factor on the logits of the peaked weights
+SMALL_ERROR = 0.1
+"""The relative error of P up to which a rank is enough."""
 
 
 class LowRankSettings(Section):
-    """The model, and the ranks to cut at."""
+    """The model and the ranks."""
 
     steps: int = Field(200, ge=1)
-    """Updates the trained model gets; the random one gets none."""
+    """Training steps of the trained model; the random one is not trained."""
     length: int = Field(128, ge=16, le=512)
     """Tokens n in the sequence."""
     ranks: Counts = (1, 2, 4, 8, 16, 32, 64, 96)
-    """Ranks k, growing; those above ``length`` are left out."""
+    """Ranks k, growing; those above ``length`` are ignored."""
 
     @model_validator(mode="after")
     def _some_rank_fits(self) -> Self:
@@ -67,8 +68,7 @@ def measure(settings: LowRankSettings, seed: int) -> Numbers:
     width = heads[0][1].shape[-1]
     source = generator(seed)
     query, key, value = (torch.randn(settings.length, width, generator=source, dtype=torch.float64) for _ in range(3))
-    identity = torch.eye(settings.length, dtype=torch.float64)
-    sharp = F.scaled_dot_product_attention(query[None], key[None], identity[None], scale=SHARP / width**0.5)[0]
+    sharp = attention_weights(query, key, scale=SHARP / width**0.5)
     found["sharp"] = _over_heads([_cut(sharp, value, ranks)])
     projected = [_projected(query, key, value, ranks, source) for _, query, key, value in heads]
     return found | {"head_size": width, "without_softmax": _over_heads(projected)}
@@ -87,7 +87,7 @@ def _heads(model: Any, tokens: Tensor) -> list[tuple[Tensor, Tensor, Tensor, Ten
 
 
 def _cut(weights: Tensor, value: Tensor, ranks: list[int]) -> dict[str, list[float]]:
-    """Relative errors of P and of PV at every rank, and how near the second is to its bound."""
+    """Relative errors of P and of PV at every rank, and the bound of the second."""
     left, singular, right = torch.linalg.svd(weights)
     exact = weights @ value
     errors: dict[str, list[float]] = {"singular_values": (singular / singular[0]).tolist()}
@@ -104,7 +104,7 @@ def _cut(weights: Tensor, value: Tensor, ranks: list[int]) -> dict[str, list[flo
 def _projected(
     query: Tensor, key: Tensor, value: Tensor, ranks: list[int], source: torch.Generator
 ) -> dict[str, list[float]]:
-    """Relative errors of Q (CK)ᵀ (DV) against QKᵀV, for chosen and for random C = D."""
+    """Relative errors of Q (CK)ᵀ (DV) against QKᵀV, for singular vectors and for random C = D."""
     exact = query @ (key.T @ value)
     left = torch.linalg.svd(key, full_matrices=False).U  # [n, h]
     errors: dict[str, list[float]] = {"chosen": [], "random": []}
@@ -117,39 +117,43 @@ def _projected(
 
 
 def _over_heads(heads: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Means over heads, place by place."""
+    """Element-wise means over heads."""
     return {
         name: [sum(values) / len(values) for values in zip(*(head[name] for head in heads), strict=True)]
         for name in heads[0]
     }
 
 
-def check(numbers: Numbers) -> list[str]:
-    """Low rank in the models, not in sharp weights; exact without softmax from k = h on."""
-    place = _quarter(numbers)
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """Low rank in the random model, not in the others; exact without softmax from k = h on."""
+    random, trained, sharp = (_enough(numbers[name]["singular_values"]) for name in ("random", "trained", "sharp"))
+    quarter = numbers["length"] / 4
     kinds = [numbers[name] for name in ("random", "trained", "sharp")]
     below = [pair for kind in kinds for pair in zip(kind["output"], kind["bound"], strict=True)]
     free = numbers["without_softmax"]
     wide = [at for at, rank in enumerate(numbers["ranks"]) if rank >= numbers["head_size"]]
-    return violated(
-        {
-            "at a quarter of the rank P of the random model is off by less than 15 %": kinds[0]["weights"][place]
-            < 0.15,
-            "at a quarter of the rank P of the trained model is off by less than 25 %": kinds[1]["weights"][place]
-            < 0.25,
-            "training raises the rank": kinds[1]["weights"][place] > kinds[0]["weights"][place],
-            "sharp weights are not of low rank": kinds[2]["weights"][place] > 1.5 * kinds[1]["weights"][place],
-            "the output's error stays below σ_(k+1) |V|": all(found <= bound + 1e-9 for found, bound in below),
-            "the training did train": numbers["loss"][1] < 0.75 * numbers["loss"][0],
-            "without softmax, chosen C and D are exact from k = h on": bool(wide)
-            and all(free["chosen"][at] < 1e-9 for at in wide),
-            "without softmax, random C and D are not": all(free["random"][at] > 1e-3 for at in wide),
-        }
-    )
+    return {
+        "random model: close to low rank, a quarter of the rank gives P within 10 %": random <= quarter,
+        "trained model: not close to low rank, a quarter is not enough": trained > quarter,
+        "training raises the rank, to more than 1.25 times that of the random model": trained > 1.25 * random,
+        "sharp weights have the highest rank, over 1.25 times that of the trained model": sharp > 1.25 * trained,
+        "the output's error stays below σ_(k+1) |V|": all(found <= bound + 1e-9 for found, bound in below),
+        "training reduced the loss": numbers["loss"][1] < 0.75 * numbers["loss"][0],
+        "without softmax, chosen C and D are exact from k = h on": bool(wide)
+        and all(free["chosen"][at] < 1e-9 for at in wide),
+        "without softmax, random C and D are not": all(free["random"][at] > 1e-3 for at in wide),
+    }
+
+
+def _enough(singular_values: list[float]) -> int:
+    """The least rank that gives P with an error of at most SMALL_ERROR, from mean singular values of the heads."""
+    squares = torch.tensor(singular_values, dtype=torch.float64).square()
+    left = 1 - squares.cumsum(0) / squares.sum()  # of the squared norm, after 1, 2, … terms
+    return int((left > SMALL_ERROR**2).sum()) + 1
 
 
 def _quarter(numbers: Numbers) -> int:
-    """The place of the greatest rank that is at most a quarter of the length."""
+    """Index of the largest rank that is at most a quarter of the length."""
     return max(at for at, rank in enumerate(numbers["ranks"]) if rank <= numbers["length"] // 4)
 
 
@@ -160,13 +164,11 @@ def draw(numbers: Numbers) -> Drawing:
         Line("trained model", numbers["ranks"], numbers["trained"]["weights"], ORANGE, "s"),
         Line("sharp weights", numbers["ranks"], numbers["sharp"]["weights"], GREEN, "^"),
     ]
-    figure = chart(lines, x_label="rank k", y_label="error of P, relative", log_x=True, power=2)
-    figure.axes[0].set_ylim(bottom=0)
     return Drawing(
-        figure,
+        chart(lines, x_label="rank k", y_label="error of P, relative", log_x=True, power=2, from_zero=True),
         alt="Error of P cut at rank k: it falls fast for the random model, a little slower for the trained one, and "
         "slowly for sharp weights.",
-        caption=f"Weights of {numbers['length']} tokens, mean over heads: low rank comes from what a head does",
+        caption=f"Weights of {numbers['length']} tokens, mean over heads: the rank depends on what a head does",
     )
 
 
@@ -175,12 +177,15 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     place = _quarter(numbers)
     rank, length, width = numbers["ranks"][place], numbers["length"], numbers["head_size"]
     free = numbers["without_softmax"]
-    greater = [
-        sum(value > 0.01 for value in numbers[name]["singular_values"]) for name in ("random", "trained", "sharp")
-    ]
+    spectra = [numbers[name]["singular_values"] for name in ("random", "trained", "sharp")]
+    greater = [sum(value > 0.01 for value in values) for values in spectra]
+    enough = [_enough(values) for values in spectra]
     return [
-        ("singular values over 1 % of the first: random", str(greater[0])),
-        ("the same, trained", str(greater[1])),
+        ("rank that gives P within 10 %, random", f"{enough[0]} of {length}"),
+        ("the same, trained", f"{enough[1]} of {length}"),
+        ("the same, sharp weights", f"{enough[2]} of {length}"),
+        ("singular values over 1 % of the first, random", f"{greater[0]} of {length}"),
+        ("the same, trained", f"{greater[1]} of {length}"),
         ("the same, sharp weights", f"{greater[2]} of {length}"),
         (f"error of P at k = {rank} of {length}, random", short(numbers["random"]["weights"][place])),
         ("the same, trained", short(numbers["trained"]["weights"][place])),
@@ -193,19 +198,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="low-rank",
-    claim="Attention weights of random and trained models are close to low rank, so that a rank-k decomposition gives "
-    "the output in O(nkh); without softmax projections C, D on k = h tokens are exact.",
-    mathematics=__doc__,
-    settings=LowRankSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "What would P have to do to be of full rank with equal singular values, and which useful head does that?",
-        "Why does the decomposition save nothing in practice, and what does linformer do about it?",
-        "Why is the same C, D exact for every query without softmax, and not with it?",
-    ),
+QUESTIONS = (
+    "Which P has full rank with equal singular values, and which useful head has such a P?",
+    "Why does the decomposition save nothing in practice, and what does linformer do about it?",
+    "Why is the same C, D exact for every query without softmax, and not with it?",
 )
+EXPERIMENT = Experiment(__doc__, LowRankSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,11 +1,13 @@
-"""masking: a key that is masked gets a weight of exactly zero, and nothing flows back to it, in every variant.
+"""masking: A masked key gets exactly zero weight and zero gradient, in every attention variant; a finite bias in place
+of −∞ leaks.
 
 A mask sets logits to −∞ before softmax, and exp(−∞) = 0 exactly, not nearly. Then
 
     w_i = 0,    ∂c/∂v_i = w_i = 0,    ∂c/∂l_i = w_i (v_i − c) = 0
 
-so that neither value nor key of the masked token can matter. A finite bias b in place of −∞ leaves e^b of weight, which
-is exactly zero only once it underflows: in single precision at about b = −104, in half precision at about −17.
+so that neither value nor key of the masked token has any effect. A finite bias b in place of −∞ leaves a weight in
+proportion to e^b, which is exactly zero only once it underflows: at about b = −104 in single precision, −17 in half
+precision.
 
 Causal models mask the future and padding. Variants that never form the weights (performer's running state, bigbird's
 and linformer's blocks) must have the same zeros. They are measured in a whole minGPT: the gradient of the outputs at
@@ -15,38 +17,38 @@ real, earlier positions with respect to the embeddings of later and of padded po
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
-from hftune.lab.series import shrinking
-from hftune.lab.vectors import generator
+from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, shrinking
+from hftune.lab.vectors import attend, attention_weights, generator
 from hftune.models.mingpt import ATTENTION, MinGPTConfig, MinGPTForCausalLM
 from hftune.runs.figures import BLUE, ORANGE, Line
 
 
 class MaskingSettings(Section):
-    """The sequence, and the finite biases to compare with −∞."""
+    """The sequence, and the finite biases that are compared with −∞."""
 
     length: int = Field(24, ge=12, le=512)
     """Tokens in the sequence; blocks of bigbird and linformer are a few tokens, so that there are several."""
     padding: int = Field(3, ge=1, le=5)
-    """Padded tokens at the front."""
+    """Padding tokens on the left."""
     keys: int = Field(16, ge=2)
-    """Keys of the single query that is masked by finite biases."""
+    """Keys of the query that is masked by finite biases."""
     biases: Annotated[tuple[float, ...], AfterValidator(shrinking)] = Field(
         (-1, -5, -10, -20, -40, -60, -80, -90, -100, -110, -120), min_length=2
     )
-    """Finite biases in place of −∞, falling."""
+    """Finite biases in place of −∞, decreasing."""
 
 
 def measure(settings: MaskingSettings, seed: int) -> Numbers:
-    """What leaks through the masks of every variant, and through finite biases."""
+    """Weight and gradient of masked tokens in every variant, and with finite biases."""
     single = {name: _leak(name, settings, seed) for name in ATTENTION}
     source = generator(seed)
     query = torch.randn(1, 1, 8, generator=source)
@@ -62,7 +64,7 @@ def measure(settings: MaskingSettings, seed: int) -> Numbers:
 
 
 def _leak(variant: str, settings: MaskingSettings, seed: int) -> dict[str, float]:
-    """The greatest gradient and weight that the future and padding get, and what the visible past gets."""
+    """Largest gradient and weight of hidden tokens (future, padding), and the gradient of visible ones."""
     config = MinGPTConfig(
         attention=variant,
         vocab_size=16,
@@ -84,7 +86,7 @@ def _leak(variant: str, settings: MaskingSettings, seed: int) -> dict[str, float
     found = model(inputs_embeds=embeddings, attention_mask=real, output_attentions=True, use_cache=False)
     middle = (settings.padding + settings.length) // 2
     (gradient,) = torch.autograd.grad(found.logits[0, middle].square().sum(), embeddings)
-    reach = gradient[0].abs().amax(dim=1)  # a norm would square what is small to zero
+    reach = gradient[0].abs().amax(dim=1)  # a norm would underflow: squares of small numbers
     hidden = torch.ones(settings.length, dtype=torch.bool)
     hidden[settings.padding : middle + 1] = False
     weights = torch.stack([layer[0, :, middle] for layer in found.attentions]).detach()  # [layers, H, S]
@@ -100,16 +102,17 @@ def _masked_key(query: Tensor, keys: Tensor, values: Tensor, bias: float) -> dic
     mask = torch.zeros(1, 1, keys.shape[1])
     mask[..., 0] = bias
     leaf = keys.clone().requires_grad_()
-    output = F.scaled_dot_product_attention(query, leaf, values, attn_mask=mask)
+    scale = query.shape[-1] ** -0.5
+    output = attend(query, leaf, values, scale=scale, bias=mask)
     (gradient,) = torch.autograd.grad(output.sum(), leaf)
-    weights = F.scaled_dot_product_attention(query, keys, torch.eye(keys.shape[1])[None], attn_mask=mask)
+    weights = attention_weights(query, keys, scale=scale, bias=mask)
     return {"weight": float(weights[0, 0, 0]), "gradient": float(gradient[0, 0].abs().max())}
 
 
-def check(numbers: Numbers) -> list[str]:
-    """Exactly zero behind the mask, in every variant; more than zero behind a finite bias."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """Masked tokens get exactly zero in every variant, and more than zero with a finite bias."""
     variants = numbers["variants"]
-    return violated(
+    return (
         {
             f"{name}: hidden tokens get weight 0, exactly": found["hidden_weight"] == 0
             for name, found in variants.items()
@@ -122,22 +125,32 @@ def check(numbers: Numbers) -> list[str]:
             "visible tokens do get a gradient": all(found["visible_gradient"] > 0 for found in variants.values()),
             "a bias of −∞ gives weight and gradient 0, exactly": numbers["infinite"] == {"weight": 0, "gradient": 0},
             "a small finite bias leaks": numbers["weights"][0] > 0 and numbers["gradients"][0] > 0,
+            "the weight it leaves is in proportion to e^b": all(
+                abs(math.log(after / before) / (low - high) - 1) < 0.01 for high, low, before, after in _steps(numbers)
+            ),
         }
     )
 
 
+def _steps(numbers: Numbers) -> Iterator[tuple[float, float, float, float]]:
+    """Consecutive biases and their weights, where the sum hardly changes and single precision has all its digits."""
+    found = [
+        (bias, weight) for bias, weight in zip(numbers["biases"], numbers["weights"], strict=True) if -80 <= bias <= -5
+    ]
+    return ((high, low, before, after) for (high, before), (low, after) in pairwise(found))
+
+
 def draw(numbers: Numbers) -> Drawing:
-    """What finite biases leave."""
+    """Weight and gradient against the bias."""
     lines = [
         Line("weight", numbers["biases"], numbers["weights"], BLUE, "o"),
         Line("gradient of the key", numbers["biases"], numbers["gradients"], ORANGE, "s"),
     ]
-    figure = chart(lines, x_label="bias in place of −∞", y_label="left for the masked key", log_y=True)
     return Drawing(
-        figure,
-        alt="Weight and gradient of a masked key against a finite bias: both fall exponentially and end where single "
+        chart(lines, x_label="bias in place of −∞", y_label="of the masked key", log_y=True),
+        alt="Weight and gradient of a masked key against a finite bias: both fall exponentially until single "
         "precision underflows to zero.",
-        caption="A finite bias leaks e^b; the lines end where single precision makes it exactly zero",
+        caption="A finite bias leaves a weight in proportion to e^b, until single precision underflows to zero",
     )
 
 
@@ -146,27 +159,20 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     variants = numbers["variants"].values()
     last = next((bias for bias, weight in zip(numbers["biases"], numbers["weights"], strict=True) if not weight), None)
     return [
-        (f"greatest hidden weight, {len(variants)} variants", short(max(one["hidden_weight"] for one in variants))),
-        ("greatest gradient of a hidden token", short(max(one["hidden_gradient"] for one in variants))),
-        ("gradient of the visible ones, at least", short(min(one["visible_gradient"] for one in variants))),
-        (f"weight behind a bias of {short(numbers['biases'][0])}", short(numbers["weights"][0])),
+        (
+            f"largest weight of a hidden token, {len(variants)} variants",
+            short(max(one["hidden_weight"] for one in variants)),
+        ),
+        ("largest gradient of a hidden token", short(max(one["hidden_gradient"] for one in variants))),
+        ("least gradient of a visible token", short(min(one["visible_gradient"] for one in variants))),
+        (f"weight with a bias of {short(numbers['biases'][0])}", short(numbers["weights"][0])),
         ("first bias whose weight is exactly 0", "none" if last is None else short(last)),
     ]
 
 
-EXPERIMENT = Experiment(
-    name="masking",
-    claim="A masked key gets exactly zero weight and zero gradient, in every attention variant; a finite bias in place "
-    "of −∞ leaks.",
-    mathematics=__doc__,
-    settings=MaskingSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Why may a masked value still ruin the output if it is infinite or not a number?",
-        "What happens to a query all of whose keys are masked, and what should happen?",
-        "Which finite bias is safe in half precision, whose least number is about 6e−8 and whose greatest is 65,504?",
-    ),
+QUESTIONS = (
+    "Why can a masked value still ruin the output if it is infinite or NaN?",
+    "What happens to a query if all of its keys are masked, and what should happen?",
+    "Which finite bias is safe in half precision, with numbers from about 6e−8 to 65,504?",
 )
+EXPERIMENT = Experiment(__doc__, MaskingSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,4 +1,5 @@
-"""random-features: why performer takes positive features and not sines, and why it draws them orthogonal.
+"""random-features: If the attention weight is near zero, positive random features have a small fraction of the error
+of trigonometric ones; orthogonal draws have less variance than independent ones.
 
 Softmax attention needs exp(q·k). With w ~ N(0, I), two estimates of it are unbiased, each a mean over m draws:
 
@@ -10,9 +11,9 @@ Their mean squared errors for independent draws are
     trigonometric   e^(|q + k|²) e^(−2 q·k) (1 − e^(−|q − k|²))² / 2m
     positive        e^(|q + k|²) e^(2 q·k) (1 − e^(−|q + k|²)) / m
 
-so that where q and k point away from each other and the weight should be near zero, the positive error vanishes
-with the kernel, while the trigonometric error is at its greatest, and has both signs: there are weights below zero.
-Where q and k agree it is the other way round; but there are few such keys and many of the other sort.
+so that if q and k point in opposite directions and the weight should be near zero, the positive error vanishes with
+the kernel, while the trigonometric error is largest and has both signs: some weights are negative. If q and k agree,
+it is the other way round; but there are few such keys and many of the others (arXiv:2009.14794).
 
 Draws that are orthogonal to each other within each group of d have the same mean, and a smaller error. Both features
 use the project's own ``log_features`` and ``orthogonal_gaussian``, with the vectors scaled back by its d^¼.
@@ -28,12 +29,11 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from hftune.config.section import Section
-from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, short, violated
-from hftune.lab.series import growing
+from hftune.lab.experiment import Drawing, Experiment, Numbers, chart, growing, short
 from hftune.lab.vectors import generator
 from hftune.models.mingpt.attention_performer import log_features, orthogonal_gaussian
 from hftune.runs.figures import BLUE, ORANGE, Line
-from hftune.runs.wording import percent
+from hftune.runs.formatting import percent
 
 
 class RandomFeatureSettings(Section):
@@ -42,9 +42,9 @@ class RandomFeatureSettings(Section):
     dimension: int = Field(8, ge=2)
     """Width d of the vectors; as many features are drawn."""
     norm: float = Field(1.5, gt=0, le=2)
-    """Length of query and key, after softmax's 1/√d has been shared between them."""
+    """Length of query and key, each with its share of softmax's 1/√d."""
     orthogonal_norm: float = Field(0.7, gt=0, le=1)
-    """Their length where orthogonal and independent draws are compared; longer ones have errors too wild to compare."""
+    """Their length in the comparison of orthogonal with independent draws; errors of longer ones vary too much."""
     angles: Annotated[tuple[Annotated[float, Field(gt=0, lt=180)], ...], AfterValidator(growing)] = Field(
         (15, 30, 45, 60, 75, 90, 105, 120, 135, 150, 165), min_length=2
     )
@@ -88,7 +88,7 @@ def _errors(query: Tensor, key: Tensor, draws: Tensor) -> dict[str, float]:
     """Errors relative to the kernel over all draws [R, m, d], and how often the trigonometric estimate is negative."""
     rows = draws.flatten(0, 1)
     size = len(query)
-    shared = size**0.25  # log_features divides it out again
+    shared = size**0.25  # log_features divides by it
     positive = (log_features(query * shared, rows) + log_features(key * shared, rows)).exp()
     outer = math.exp(float(query.square().sum() + key.square().sum()) / 2)
     trigonometric = outer * torch.cos(rows @ (query - key))
@@ -103,7 +103,7 @@ def _errors(query: Tensor, key: Tensor, draws: Tensor) -> dict[str, float]:
 
 
 def _predicted(query: Tensor, key: Tensor, count: int) -> dict[str, float]:
-    """The same by the formulas above, divided by the kernel."""
+    """The errors by the formulas above, divided by the kernel."""
     together, apart = float((query + key).square().sum()), float((query - key).square().sum())
     inner = float(query @ key)
     trigonometric = math.exp(together - 2 * inner) * (1 - math.exp(-apart)) ** 2 / (2 * count)
@@ -114,28 +114,26 @@ def _predicted(query: Tensor, key: Tensor, count: int) -> dict[str, float]:
     }
 
 
-def check(numbers: Numbers) -> list[str]:
-    """At the widest angle positive features win by far, at the narrowest they lose; orthogonal draws are better."""
+def statements(numbers: Numbers) -> dict[str, bool]:
+    """Positive features are far better at the widest angle and worse at the narrowest; orthogonal draws are better."""
     exact = zip(numbers["trigonometric"], numbers["trigonometric_predicted"], strict=True)
     ratio = numbers["orthogonal_over_independent"]
-    return violated(
-        {
-            "near zero weight, positive features have a tenth of the error": numbers["trigonometric"][-1]
-            > 10 * numbers["positive"][-1],
-            "near zero weight, positive features err by less than half the weight": numbers["positive"][-1] < 0.5,
-            "near zero weight, trigonometric weights are often negative": numbers["negative_share"][-1] > 0.2,
-            "where query and key agree, trigonometric features are better": numbers["trigonometric"][0]
-            < numbers["positive"][0],
-            "trigonometric errors are as predicted, within 20 %": all(abs(x / y - 1) < 0.2 for x, y in exact),
-            # Elsewhere rare great draws decide the error, and no sample of this size holds enough of them.
-            "the positive error near zero weight is as predicted, within 20 %": abs(
-                numbers["positive"][-1] / numbers["positive_predicted"][-1] - 1
-            )
-            < 0.2,
-            "orthogonal draws have less variance, positive features": ratio["positive"] < 0.95,
-            "orthogonal draws have less variance, trigonometric features": ratio["trigonometric"] < 0.95,
-        }
-    )
+    return {
+        "near zero weight, positive features have a tenth of the error": numbers["trigonometric"][-1]
+        > 10 * numbers["positive"][-1],
+        "near zero weight, positive features err by less than half the weight": numbers["positive"][-1] < 0.5,
+        "near zero weight, trigonometric weights are often negative": numbers["negative_share"][-1] > 0.2,
+        "if query and key agree, trigonometric features are better": numbers["trigonometric"][0]
+        < numbers["positive"][0],
+        "trigonometric errors are as predicted, within 20 %": all(abs(x / y - 1) < 0.2 for x, y in exact),
+        # At other angles rare large draws dominate the error, too few of them in a sample of this size.
+        "the positive error near zero weight is as predicted, within 20 %": abs(
+            numbers["positive"][-1] / numbers["positive_predicted"][-1] - 1
+        )
+        < 0.2,
+        "orthogonal draws have less variance, positive features": ratio["positive"] < 0.95,
+        "orthogonal draws have less variance, trigonometric features": ratio["trigonometric"] < 0.95,
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -144,12 +142,11 @@ def draw(numbers: Numbers) -> Drawing:
         Line("trigonometric", numbers["kernel"], numbers["trigonometric"], ORANGE, "s"),
         Line("positive", numbers["kernel"], numbers["positive"], BLUE, "o"),
     ]
-    figure = chart(lines, x_label="exp(q·k)", y_label="error relative to exp(q·k)", log_x=True, log_y=True)
     return Drawing(
-        figure,
-        alt="Relative error against the kernel: trigonometric features err more and more as the kernel nears zero, "
-        "positive ones less and less; they cross near 1.",
-        caption="Small weights are the many: there positive features are accurate and trigonometric ones are not",
+        chart(lines, x_label="exp(q·k)", y_label="error relative to exp(q·k)", log_x=True, log_y=True),
+        alt="Relative error against the kernel: as the kernel approaches zero, the error of trigonometric features "
+        "grows and that of positive ones falls; they cross near 1.",
+        caption="Most weights are small: there positive features are accurate and trigonometric ones are not",
     )
 
 
@@ -168,19 +165,9 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="random-features",
-    claim="Where the attention weight is near zero, positive random features have a small fraction of the error of "
-    "trigonometric ones; orthogonal draws have less variance than independent ones.",
-    mathematics=__doc__,
-    settings=RandomFeatureSettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Why does the accuracy at small weights matter more for attention than that at large ones?",
-        "What happens to the normalized weights when estimates may be negative?",
-        "Both estimates are unbiased. What tells them apart, then?",
-    ),
+QUESTIONS = (
+    "Why does the accuracy at small weights matter more for attention than the accuracy at large ones?",
+    "What happens to the normalized weights if estimates can be negative?",
+    "Both estimates are unbiased. In what do they differ?",
 )
+EXPERIMENT = Experiment(__doc__, RandomFeatureSettings, measure, statements, draw, rows, QUESTIONS)

@@ -1,7 +1,8 @@
-"""single-head: one query for two values works while the keys sit still, and swings when one key varies in length.
+"""single-head: With keys N(μ_i, αI) the query β(μ_a + μ_b) gives the average; with Σ_a = αI + ½ μ_a μ_aᵀ the output
+is mostly close to one of v_a and v_b.
 
-Keys are drawn afresh for every sample, k_i ~ N(μ_i, Σ_i) around orthonormal means, and the query is made for the
-means: q = β(μ_a + μ_b). What decides is the difference of two logits, which is Gaussian with mean 0:
+New keys are drawn for every sample, k_i ~ N(μ_i, Σ_i) around orthonormal means, and the query is made for the
+means: q = β(μ_a + μ_b). The output depends on the difference of two logits, which is Gaussian with mean 0:
 
     share of v_a = w_a / (w_a + w_b) = σ(q·(k_a − k_b))
 
@@ -21,16 +22,15 @@ import math
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
-from hftune.lab.experiment import Drawing, Experiment, Numbers, short, violated
-from hftune.lab.vectors import KeySettings, gaussian, generator, orthonormal
+from hftune.lab.experiment import Drawing, Experiment, KeySettings, Numbers, short
+from hftune.lab.vectors import attention_weights, gaussian, generator, orthonormal
 from hftune.runs.figures import BLUE, ORANGE, legend, new_figure, style
-from hftune.runs.wording import percent
+from hftune.runs.formatting import percent
 
 BINS = 20
 CLEAR = 0.9
-"""A share of one value beyond which the other no longer counts."""
+"""Share from which the output counts as one value alone."""
 
 
 class NoisyKeySettings(KeySettings):
@@ -56,15 +56,12 @@ def draw_keys(settings: NoisyKeySettings, source: torch.Generator, *, stretched:
 
 
 def weights(query: Tensor, keys: Tensor) -> Tensor:
-    """Attention weights [samples, n] of one query over the keys of each sample: the identity as values shows them."""
-    count = keys.shape[1]
-    identity = torch.eye(count, dtype=keys.dtype).expand(len(keys), count, count)
-    queries = query.expand(len(keys), 1, -1)
-    return F.scaled_dot_product_attention(queries, keys, identity, scale=1.0)[:, 0]
+    """Attention weights [samples, n] of one query over each sample's keys."""
+    return attention_weights(query.expand(len(keys), 1, -1), keys)[:, 0]
 
 
 def measure(settings: NoisyKeySettings, seed: int) -> Numbers:
-    """How the share of v_a in the output is spread over samples, without and with the varying length."""
+    """Distribution of the share of v_a over samples, with fixed and with varying length."""
     found: Numbers = {"samples": settings.samples}
     for name, stretched, variance in (("still", False, 0.0), ("stretched", True, 0.5)):
         means, keys = draw_keys(settings, generator(seed), stretched=stretched)
@@ -82,22 +79,22 @@ def measure(settings: NoisyKeySettings, seed: int) -> Numbers:
     return found
 
 
-def check(numbers: Numbers) -> list[str]:
+def statements(numbers: Numbers) -> dict[str, bool]:
     """Narrow in one case, two-sided in the other, as often as predicted."""
     still, stretched = numbers["still"], numbers["stretched"]
     predicted = stretched["one_value_predicted"]
     noise = math.sqrt(predicted * (1 - predicted) / numbers["samples"])
     one_value = stretched["only_a"] + stretched["only_b"]
-    return violated(
-        {
-            "with Σ = αI the output stays near the average": still["deviation"] < 0.1,
-            "with Σ = αI neither value takes over": still["only_a"] + still["only_b"] < 0.01,
-            "both centre on one half": all(abs(one["mean"] - 0.5) < 0.05 for one in (still, stretched)),
-            "the varying length makes it swing: 4 times the spread": stretched["deviation"] > 4 * still["deviation"],
-            "it swings to both sides": min(stretched["only_a"], stretched["only_b"]) > 0.2,
-            "it is one value as often as predicted": abs(one_value - predicted) < 5 * noise + 0.01,
-        }
-    )
+    return {
+        "with Σ = αI the output stays near the average": still["deviation"] < 0.1,
+        "with Σ = αI neither value takes over": still["only_a"] + still["only_b"] < 0.01,
+        "both center on one half": all(abs(one["mean"] - 0.5) < 0.05 for one in (still, stretched)),
+        "with a varying length the spread is at least 4 times as large": stretched["deviation"]
+        > 4 * still["deviation"],
+        "in most samples the output is nearly one value": one_value > 0.5,
+        "both values are reached": min(stretched["only_a"], stretched["only_b"]) > 0.2,
+        "it is one value as often as predicted": abs(one_value - predicted) < 5 * noise + 0.01,
+    }
 
 
 def draw(numbers: Numbers) -> Drawing:
@@ -114,9 +111,9 @@ def draw(numbers: Numbers) -> Drawing:
     one_value = numbers["stretched"]["only_a"] + numbers["stretched"]["only_b"]
     return Drawing(
         figure,
-        alt="Histogram of the share of v_a: one narrow peak at a half for still keys; two peaks at 0 and 1 when the "
+        alt="Histogram of the share of v_a: one narrow peak at one half for fixed keys; two peaks at 0 and 1 when the "
         f"length varies, with {percent(one_value)} of the samples beyond 0.9 or below 0.1.",
-        caption="The same query: an average of two values, or a toss between them",
+        caption="The same query: an average of two values, or one of them at random",
     )
 
 
@@ -126,25 +123,15 @@ def rows(numbers: Numbers) -> list[tuple[str, str]]:
     return [
         ("spread of the share, Σ = αI", short(still["deviation"])),
         ("spread of the share, varying length", short(stretched["deviation"])),
-        ("samples that are nearly v_a alone", percent(stretched["only_a"])),
-        ("samples that are nearly v_b alone", percent(stretched["only_b"])),
+        ("samples with nearly only v_a", percent(stretched["only_a"])),
+        ("samples with nearly only v_b", percent(stretched["only_b"])),
         ("either, predicted", percent(stretched["one_value_predicted"])),
     ]
 
 
-EXPERIMENT = Experiment(
-    name="single-head",
-    claim="With keys N(μ_i, αI) the query β(μ_a + μ_b) still gives the average; with Σ_a = αI + ½ μ_a μ_aᵀ the output "
-    "swings between v_a and v_b.",
-    mathematics=__doc__,
-    settings=NoisyKeySettings,
-    measure=measure,
-    check=check,
-    draw=draw,
-    rows=rows,
-    questions=(
-        "Why does a smaller β calm the swinging, and what is lost by it?",
-        "Why does noise in a direction that the query does not look at do no harm?",
-        "The mean over samples is still ½(v_a + v_b). Why is that no help to the next layer?",
-    ),
+QUESTIONS = (
+    "Why does a smaller β reduce the spread, and what is lost?",
+    "Why is noise in directions orthogonal to the query harmless?",
+    "The mean over samples is still ½(v_a + v_b). Why does that not help the next layer?",
 )
+EXPERIMENT = Experiment(__doc__, NoisyKeySettings, measure, statements, draw, rows, QUESTIONS)

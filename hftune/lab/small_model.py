@@ -1,7 +1,4 @@
-"""A minGPT of a few thousand weights, trained for some seconds on the embedded births corpus, and its fresh twin.
-
-Used by low-rank and logit-bias, which want the weights and distributions of a model that has learned something.
-"""
+"""A minGPT that is trained for a few seconds, for the experiments about a language model."""
 
 from __future__ import annotations
 
@@ -12,42 +9,41 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from hftune.assets import embedded_data_dir
-from hftune.models.chars import build_char_tokenizer
+from hftune.data.corpus import lines_of
+from hftune.files import embedded_data_dir
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
+from hftune.models.tokenizers import train_tokenizer
 
-LINES = 600
-"""Lines of the corpus that are used; more than a model of this size can learn in the time."""
+LINES = 600  # of the corpus; more than a model of this size can learn in this time
 BATCH = 16
 LEARNING_RATE = 3e-3
-HELD_OUT = 50
-"""Last lines, which are not trained on."""
+HELD_OUT = 50  # last lines, not used for training
 
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A model, its tokenizer, and text it has not seen."""
+    """A model, its tokenizer, and text that it was not trained on."""
 
     model: MinGPTForCausalLM
     tokenizer: PreTrainedTokenizerFast
     unseen: Tensor
-    """Token ids of the held-out text, one long row."""
+    """Token ids of the held-out text, as one sequence."""
     first_loss: float
     last_loss: float
 
 
 @lru_cache(maxsize=4)
 def small_model(steps: int, length: int, seed: int) -> SmallModel:
-    """Train a small minGPT; 0 steps leave it fresh. The same arguments give the same model.
+    """Train a small minGPT; with 0 steps it is randomly initialized. The same arguments give the same model.
 
     Args:
-        steps: updates of AdamW.
-        length: tokens of context.
-        seed: for weights and batches.
+        steps: Training steps with AdamW.
+        length: Context length.
+        seed: For weights and batches.
     """
     path = embedded_data_dir() / "births" / "wiki.txt"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:LINES]
-    tokenizer = build_char_tokenizer(lines)
+    lines = [f"{line}\n" for line in lines_of(path).all_texts()[:LINES]]
+    tokenizer = train_tokenizer("char", lambda: lines, family="mingpt", typeable=False)
     seen, unseen = (
         torch.tensor(tokenizer("".join(part))["input_ids"]) for part in (lines[:-HELD_OUT], lines[-HELD_OUT:])
     )

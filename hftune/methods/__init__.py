@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from hftune.methods.architectures import check
 from hftune.methods.bitfit import BitfitMethod
 from hftune.methods.dora import DoraMethod
 from hftune.methods.full import FullMethod
 from hftune.methods.head import HeadMethod
 from hftune.methods.ia3 import Ia3Method
 from hftune.methods.lora import LoraMethod
-from hftune.methods.method import Method
+from hftune.methods.method import Method, check
+from hftune.methods.peft import PeftMethod
 from hftune.methods.prefix import PrefixMethod
 from hftune.methods.prompt import PromptMethod
 from hftune.methods.ptuning import PTuningMethod
@@ -39,16 +39,17 @@ METHODS: dict[str, type[Method]] = {
     "dora": DoraMethod,
     "ia3": Ia3Method,
     "bitfit": BitfitMethod,
+    "peft": PeftMethod,
 }
 
 if TYPE_CHECKING:
     MethodSection = Method
 else:
     MethodSection = Annotated[Union[tuple(METHODS.values())], Field(discriminator="kind")]  # noqa: UP007
-"""The ``method`` section of a recipe: one of the table's classes, told apart by ``kind``."""
+"""The ``method`` section of a recipe: one of the classes in the table, selected by ``kind``."""
 
 
 def apply(model: PreTrainedModel, section: Method, fresh_modules: Sequence[str]) -> Applied:
-    """Freeze, wrap or leave the model as the method requires. fresh_modules did not come from the checkpoint."""
+    """Freeze, wrap or leave the model as the method requires. ``fresh_modules`` are those that the checkpoint lacks."""
     check(section, model.config, causal=model.can_generate())
     return section.apply(model, fresh_modules)

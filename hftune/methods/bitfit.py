@@ -28,14 +28,10 @@ class BitfitMethod(Method):
     formula: ClassVar[str] = f"{BIASES} + d"
     papers: ClassVar[tuple[str, ...]] = ("2106.10199",)
     any_architecture: ClassVar[bool] = True
-    is_adapter: ClassVar[bool] = False
 
     def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
         """Freeze every weight that is neither a bias nor in the head."""
-        from hftune.methods.accounting import count
-        from hftune.methods.applied import Applied
-        from hftune.methods.formula import head_formula, letters_of
-        from hftune.methods.heads import freeze_all_but, head_modules
+        from hftune.methods.applied import Applied, count, freeze_all_but, head_formula, head_modules, letters_of
 
         modules = head_modules(model, fresh_modules)
         freeze_all_but(model, modules)
@@ -51,7 +47,7 @@ class BitfitMethod(Method):
             )
         for parameter in biases:
             parameter.requires_grad_(True)
-        head = head_formula(modules, model.config.num_labels, model.config.hidden_size)
+        head = head_formula(model, modules)
         pooled = any(name.endswith(f"{POOLER}.bias") for name, _ in model.named_parameters())
         frozen_pooler = pooled and not any(name.endswith(POOLER) for name in modules)
         formula = f"{self.formula if frozen_pooler else BIASES} + {head}" if head else None

@@ -20,11 +20,9 @@ class FullMethod(Method):
     pretrained_learning_rate: ClassVar[float] = 5e-5
     scratch_learning_rate: ClassVar[float] = 5e-4
     any_architecture: ClassVar[bool] = True
-    is_adapter: ClassVar[bool] = False
 
     def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
         """Leave the model as it is."""
-        from hftune.methods.accounting import count
-        from hftune.methods.applied import Applied
+        from hftune.methods.applied import Applied, count
 
         return Applied(model=model, parameters=count(model))

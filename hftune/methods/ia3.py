@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from hftune.methods.architectures import ARCHITECTURES
-from hftune.methods.method import Method
+from hftune.methods.method import ARCHITECTURES, AdapterMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hftune.methods.applied import Applied
 
-
-class Ia3Method(Method):
+class Ia3Method(AdapterMethod):
     """Trained factors for keys, values and feed-forward activations, and the head ((IA)³)."""
 
     kind: Literal["ia3"] = "ia3"
@@ -31,6 +27,7 @@ class Ia3Method(Method):
     # Keys and values; the attention's output and the feed-forward output, whose inputs are d and f wide.
     formula: ClassVar[str] = "3·L·d + L·f"
     papers: ClassVar[tuple[str, ...]] = ("2205.05638",)
+    config_class: ClassVar[str] = "IA3Config"
 
     @model_validator(mode="after")
     def _feedforward_among_targets(self) -> Ia3Method:
@@ -42,22 +39,11 @@ class Ia3Method(Method):
             )
         return self
 
-    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
-        """Rescale the layers that are named, or keys, values and feed-forward inputs."""
-        from peft import IA3Config
-
-        from hftune.methods.adapters import wrapped
-
+    def settings(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Factors for the layers that are named, or for keys, values and feed-forward inputs."""
         if self.target_modules:
             targets, feedforward = self.target_modules, self.feedforward_modules
         else:
             known = ARCHITECTURES[model.config.model_type]
             targets, feedforward = (*known.ia3, *known.ia3_feedforward), known.ia3_feedforward
-        return wrapped(
-            model,
-            fresh_modules,
-            IA3Config,
-            {"target_modules": list(targets), "feedforward_modules": list(feedforward)},
-            formula=lambda head: f"{self.formula} + {head}",
-            merge=self.merge,
-        )
+        return {"target_modules": list(targets), "feedforward_modules": list(feedforward)}

@@ -1,23 +1,19 @@
-"""LoRA: low-rank updates beside frozen weights (Hu et al. 2022, arXiv:2106.09685)."""
+"""LoRA: low-rank updates of frozen weights (Hu et al. 2022, arXiv:2106.09685)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hftune.config.section import Flag
-from hftune.methods.architectures import ARCHITECTURES
-from hftune.methods.method import Method
+from hftune.methods.method import ARCHITECTURES, AdapterMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hftune.methods.applied import Applied
 
-
-class LowRank(Method):
+class LowRank(AdapterMethod):
     """The settings of LoRA and of its variants."""
 
     r: Annotated[int, Flag("lora-r")] = Field(default=8, ge=1)
@@ -32,38 +28,27 @@ class LowRank(Method):
     """Merge the trained adapter into the weights and save a plain checkpoint."""
     pretrained_learning_rate: ClassVar[float] = 5e-4
     scratch_learning_rate: ClassVar[float] = 2e-3
+    # Query and value of each layer get two matrices, r·d and d·r.
     formula: ClassVar[str] = "4·L·r·d"
+    config_class: ClassVar[str] = "LoraConfig"
 
-    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
-        """Add an update to the layers that are named, or to query and value."""
-        from peft import LoraConfig
-
-        from hftune.methods.adapters import wrapped
-
+    def settings(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Low-rank matrices for the named layers, or for query and value."""
         targets = self.target_modules or ARCHITECTURES[model.config.model_type].lora
-        return wrapped(
-            model,
-            fresh_modules,
-            LoraConfig,
-            {
-                "r": self.r,
-                "lora_alpha": self.lora_alpha,
-                "lora_dropout": self.lora_dropout,
-                "target_modules": list(targets),
-                **self.variant(),
-            },
-            formula=lambda head: f"{self.formula} + {head}",
-            letters={"r": self.r},
-            merge=self.merge,
-        )
+        return {
+            "r": self.r,
+            "lora_alpha": self.lora_alpha,
+            "lora_dropout": self.lora_dropout,
+            "target_modules": list(targets),
+        }
 
-    def variant(self) -> dict[str, Any]:
-        """Further fields of peft's LoraConfig, which make another method of it."""
-        return {}
+    def letters(self, model: PreTrainedModel) -> dict[str, int]:
+        """The rank."""
+        return {"r": self.r}
 
 
 class LoraMethod(LowRank):
-    """Low-rank updates beside frozen weights, and the head (LoRA)."""
+    """Low-rank updates of frozen weights, and the head (LoRA)."""
 
     kind: Literal["lora"] = "lora"
     papers: ClassVar[tuple[str, ...]] = ("2106.09685",)

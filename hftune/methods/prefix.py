@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hftune.methods.method import PAST, VirtualTokens, prompt_shape
+from hftune.methods.method import PAST, VirtualTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hftune.methods.applied import Applied
-
+# Embeddings n·d; a layer from d to h with its bias; one from h to the keys and values of all layers with its bias.
 PROJECTED = "n·d + h·d + h + 2·L·h·d + 2·L·d"
 
 
@@ -30,6 +28,7 @@ class PrefixMethod(VirtualTokens):
     formula: ClassVar[str] = "2·L·n·d"
     papers: ClassVar[tuple[str, ...]] = ("2101.00190", "2110.07602")
     needs: ClassVar[tuple[str, ...]] = (*VirtualTokens.needs, PAST)
+    config_class: ClassVar[str] = "PrefixTuningConfig"
 
     @model_validator(mode="after")
     def _size_of_what_is_there(self) -> PrefixMethod:
@@ -37,24 +36,24 @@ class PrefixMethod(VirtualTokens):
             raise ValueError("encoder_hidden_size does nothing without prefix_projection: true")
         return self
 
-    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
-        """Put a prefix before every layer's keys and values."""
-        from peft import PrefixTuningConfig
+    def width(self, model: PreTrainedModel) -> int:
+        """Keys and values of all heads together have the hidden size."""
+        size: int = model.config.hidden_size
+        return size
 
-        from hftune.methods.adapters import wrapped
+    def settings(self, model: PreTrainedModel) -> dict[str, Any]:
+        """A prefix before every layer's keys and values."""
+        size = self.encoder_hidden_size or self.width(model)
+        return {
+            **super().settings(model),
+            "prefix_projection": self.prefix_projection,
+            "encoder_hidden_size": size,
+        }
 
-        width = model.config.hidden_size
-        size = self.encoder_hidden_size or width
-        return wrapped(
-            model,
-            fresh_modules,
-            PrefixTuningConfig,
-            {
-                **prompt_shape(model, width),
-                "num_virtual_tokens": self.num_virtual_tokens,
-                "prefix_projection": self.prefix_projection,
-                "encoder_hidden_size": size,
-            },
-            formula=lambda head: f"{PROJECTED if self.prefix_projection else self.formula} + {head}",
-            letters={"n": self.num_virtual_tokens, "h": size},
-        )
+    def full_formula(self, model: PreTrainedModel, head: str) -> str:
+        """The formula of what is trained, which is more than what is saved."""
+        return f"{PROJECTED if self.prefix_projection else self.formula} + {head}"
+
+    def letters(self, model: PreTrainedModel) -> dict[str, int]:
+        """The number of vectors, and the width of the MLP."""
+        return {**super().letters(model), "h": self.encoder_hidden_size or self.width(model)}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hftune.methods.method import VirtualTokens, prompt_shape
+from hftune.methods.method import VirtualTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from hftune.methods.applied import Applied
 
 
 class PromptMethod(VirtualTokens):
@@ -21,27 +18,11 @@ class PromptMethod(VirtualTokens):
     scratch_learning_rate: ClassVar[float] = 1e-2
     formula: ClassVar[str] = "n·e"
     papers: ClassVar[tuple[str, ...]] = ("2104.08691",)
+    config_class: ClassVar[str] = "PromptTuningConfig"
 
-    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
-        """Put trained embeddings before those of the text; the head reads the first position, which is one of them."""
-        from peft import PromptTuningConfig
-
-        from hftune.methods.adapters import wrapped
-
+    def full_formula(self, model: PreTrainedModel, head: str) -> str:
+        """With a linear head on vectors of its size, which reads the first trained one, the two are one sum."""
         tokens, labels = self.num_virtual_tokens, model.config.num_labels
-        width: int = model.get_input_embeddings().embedding_dim  # ELECTRA's is not its hidden size
-        linear = f"{labels}d+{labels}"
-
-        def formula(head: str) -> str:
-            if head == linear and width == model.config.hidden_size:
-                return f"{tokens + labels}d+{labels}"
-            return f"{self.formula} + {head}"
-
-        return wrapped(
-            model,
-            fresh_modules,
-            PromptTuningConfig,
-            {**prompt_shape(model, width), "num_virtual_tokens": tokens},
-            formula=formula,
-            letters={"n": tokens},
-        )
+        if head == f"{labels}d+{labels}" and self.width(model) == model.config.hidden_size:
+            return f"{tokens + labels}d+{labels}"
+        return super().full_formula(model, head)

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hftune.methods.method import VirtualTokens, prompt_shape
+from hftune.methods.method import VirtualTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hftune.methods.applied import Applied
-
 
 class PTuningMethod(VirtualTokens):
-    """Embeddings in front of the text that a small network makes, and the head (P-tuning)."""
+    """Embeddings in front of the text, computed by a small network, and the head (P-tuning)."""
 
     kind: Literal["ptuning"] = "ptuning"
     encoder_hidden_size: int | None = Field(default=None, ge=1)
     """Width of the prompt encoder; that of the word embeddings by default."""
     pretrained_learning_rate: ClassVar[float] = 1e-3
     scratch_learning_rate: ClassVar[float] = 1e-3
+    # Embeddings n·e; three layers, from e to h, from h to h and from h to e, with their biases.
     formula: ClassVar[str] = "n·e + 2·h·e + h² + 2h + e"
     papers: ClassVar[tuple[str, ...]] = ("2103.10385",)
+    config_class: ClassVar[str] = "PromptEncoderConfig"
 
-    def apply(self, model: PreTrainedModel, fresh_modules: Sequence[str]) -> Applied:
-        """Put a prompt encoder in front; only the embeddings that it computes are saved."""
-        from peft import PromptEncoderConfig
+    def settings(self, model: PreTrainedModel) -> dict[str, Any]:
+        """A prompt encoder; only the embeddings that it computes are saved."""
+        return {**super().settings(model), "encoder_hidden_size": self.encoder_hidden_size or self.width(model)}
 
-        from hftune.methods.adapters import wrapped
-
-        width: int = model.get_input_embeddings().embedding_dim
-        size = self.encoder_hidden_size or width
-        return wrapped(
-            model,
-            fresh_modules,
-            PromptEncoderConfig,
-            {
-                **prompt_shape(model, width),
-                "num_virtual_tokens": self.num_virtual_tokens,
-                "encoder_hidden_size": size,
-            },
-            formula=lambda head: f"{self.formula} + {head}",
-            letters={"n": self.num_virtual_tokens, "h": size},
-        )
+    def letters(self, model: PreTrainedModel) -> dict[str, int]:
+        """The number of vectors, and the width of the network."""
+        return {**super().letters(model), "h": self.encoder_hidden_size or self.width(model)}

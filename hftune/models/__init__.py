@@ -1,1 +1,1 @@
-"""Networks and tokenizers: loading what exists, and our own architectures in one folder each."""
+"""Models and tokenizers: loading, training from scratch, generation, and minGPT."""

@@ -1,20 +1,17 @@
-"""What an adapter's configuration may ask for: bounded time and memory, checked before peft reads it.
+"""Limits for an adapter's configuration: bounded time and memory, checked before peft reads it.
 
-Anybody can write an adapter_config.json. Its regular expressions are matched with the name of every module of the base,
-its sizes are allocated and its layers are copied, so that one line could keep a machine busy for years. Called by
-``hftune.models.adapter``.
+An adapter_config.json from the Hub is not trusted. Its regular expressions are matched with the name of every module of
+the base, its sizes are allocated and its layers are copied, so one line could keep a machine busy for years.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import torch
-from peft import PEFT_TYPE_TO_CONFIG_MAPPING
-from safetensors import safe_open
 
 from hftune.errors import HftuneError
 
@@ -24,25 +21,60 @@ Size = tuple[str, Any, int]
 """A field, its value, and the largest that it may be."""
 
 PROMPTS = ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING")
-KINDS = ("LORA", "IA3", *PROMPTS)
-"""What hftune trains. The others have settings of their own, which nothing here bounds."""
+SIZED_BY_WEIGHTS = ("LORA", "IA3")
+"""Types whose ranks are found again as a size of their weights."""
+TYPES = (
+    *SIZED_BY_WEIGHTS,
+    *PROMPTS,
+    *("ADAMSS", "BEFT", "BOFT", "C3A", "DEFT", "DELORA", "FOURIERFT", "FROD", "GLORA", "GRALORA", "HIRA", "HRA"),
+    *("LILY", "LN_TUNING", "LOHA", "LOKR", "MISS", "OFT", "OSF", "PEANUT", "PSOFT", "PVERA", "RANDLORA", "ROAD"),
+    *("SHIRA", "SUPERTUNING", "TINYLORA", "UNILORA", "VBLORA", "VERA", "WAVEFT"),
+)
+"""Types of adapters that are loaded: those whose settings are bounded here."""
 PATTERNS = {
     *("target_modules", "exclude_modules", "feedforward_modules", "modules_to_save", "target_parameters"),
     *("layers_pattern", "rank_pattern", "alpha_pattern"),
+    *("lambda_pattern", "block_size_pattern", "n_frequency_pattern"),
 }
 """Regular expressions, or lists of names of which peft makes some."""
 LISTS = {*PATTERNS, "layer_replication", "layers_to_transform"}
 SIZES = {"r", "num_virtual_tokens", "num_transformer_submodules", "token_dim", "num_layers"}
+MOST = {
+    **dict.fromkeys(("r", "subspace_rank", "hybrid_r", "mini_r", "effective_rank", "topk"), 1024),
+    **dict.fromkeys(("u", "num_subspaces", "num_vectors", "vector_length", "theta_d_length"), 4096),
+    # A block or a group of numbers divides a size of the layer, and a frequency is one of its weights: peft checks it.
+    **dict.fromkeys(("boft_block_size", "boft_block_num", "oft_block_size", "block_size", "group_size"), 1 << 16),
+    "n_frequency": 1 << 24,
+    **dict.fromkeys(("num_cayley_neumann_terms", "psoft_svd_lowrank_niter", "stride_A"), 99),
+    **dict.fromkeys(("num_B", "depth", "gralora_k"), 16),
+    "boft_n_butterfly_factor": 8,
+}
+"""The largest values of settings that are sizes or numbers of repetitions, of all types but LoRA and the prompts."""
+MOST_OF = {
+    ("TINYLORA", "r"): 64,
+    ("TINYLORA", "u"): 1024,
+    ("PEANUT", "r"): 256,
+    ("VBLORA", "r"): 32,
+    ("VBLORA", "num_vectors"): 1024,
+}
+"""Where sizes are multiplied: TinyLoRA has u·r² numbers per layer, PEANuT depth·r², VB-LoRA up to r·d·num_vectors."""
 FREE = {
     *("auto_mapping", "base_model_name_or_path", "revision", "peft_type", "peft_version", "task_type"),
     *("inference_mode", "megatron_core", "lora_alpha", "bias", "num_attention_heads", "init_weights"),
     *("encoder_hidden_size", "encoder_num_layers", "encoder_reparameterization_type", "prompt_tuning_init"),
     *("prompt_tuning_init_text", "tokenizer_name_or_path", "tokenizer_kwargs"),
+    # factors
+    *("alpha", "psoft_alpha", "randlora_alpha", "delora_lambda", "decompose_factor"),
+    # seeds
+    *("random_seed", "random_loc_seed", "projection_prng_key", "projection_seed", "proj_seed", "generator_seed"),
+    # names that peft compares with its own
+    *("decomposition_method", "config_A_B", "config_C", "config_D_E", "act_fn", "ab_svd_init", "psoft_svd"),
+    *("variant", "mask_type", "wavelet_family"),
 }
 """Names, factors, and what peft reads only where an adapter is made to be trained."""
-KNOWN = {*LISTS, *SIZES, *FREE, "init_lora_weights"}
+KNOWN = {*LISTS, *SIZES, *MOST, *FREE, "init_lora_weights"}
 PROMPT = "prompt_embeddings"
-AGAIN = "take the adapter again from where it was made; if that is a stranger's, don't use it"
+AGAIN = "get the adapter again from where it was made; don't use it if you don't trust its author"
 
 LONGEST_SHOWN = 80
 LONGEST_PATTERN = 1000
@@ -53,7 +85,7 @@ MOST_SAVED = 50
 MOST_LAYERS = 100
 """That the base has after layer_replication."""
 USUAL_RANK = 1024
-"""Up to here a rank needs no other proof than a weight of that size. A layer of BERT takes 6 MB for it."""
+"""Up to this rank, one dimension of that size in the weights is enough. A layer of BERT takes 6 MB for it."""
 LENGTHS = 25
 """That a repetition is taken to have. Names have 60 characters or so, which the repetitions of a pattern share."""
 MOST_WAYS = 4 * LENGTHS**3
@@ -71,39 +103,44 @@ _FEW_ITERATIONS = re.compile(r"[a-z]+_niter_[0-9]{1,2}")
 
 
 def check_adapter_config(config: Mapping[str, Any], folder: Path, name: str) -> None:
-    """Refuse a configuration that costs more than its weights file accounts for, or that sets what is not known here.
+    """Refuse a configuration that costs more than its weights account for, or has settings that are not known here.
 
-    Args:
-        config: The content of adapter_config.json.
-        folder: Where the weights are.
-        name: What the user named.
-
-    Raises:
-        HftuneError: Names the field and its value.
+    ``folder`` has the weights; ``name`` is what the user gave.
     """
-    for faults in (_unknown, _slow, _large):
-        for field, value, reason, hint in faults(config, folder):
-            shown = str(value) if len(str(value)) <= LONGEST_SHOWN else f"{str(value)[:LONGEST_SHOWN]}…"
-            raise HftuneError(f"{field} of the adapter {name} is {shown!r}: {reason}", hint=hint)
+    for field, value, reason, hint in chain(config_faults(config), _large(config, folder)):  # lazy: a fault ends it
+        shown = str(value) if len(str(value)) <= LONGEST_SHOWN else f"{str(value)[:LONGEST_SHOWN]}…"
+        raise HftuneError(f"{field} of the adapter {name} is {shown!r}: {reason}", hint=hint)
 
 
-def _unknown(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
-    """A kind or a field of which nothing here knows what it costs."""
+def config_faults(config: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with a configuration, apart from its weights; later checks rely on the earlier ones."""
+    for faults in (_unknown, _slow, _too_many):
+        yield from faults(config)
+
+
+def _unknown(config: Mapping[str, Any]) -> Iterator[Fault]:
+    """A type or a field whose cost is not known."""
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING
+
     kind = config.get("peft_type")
-    if kind not in KINDS:
-        hint = "put it into the weights of its base with peft (merge_and_unload), and use the model that you save then"
-        yield "peft_type", kind, f"adapters of the kinds {', '.join(KINDS)} can be loaded", hint
+    if kind not in TYPES:
+        hint = "merge it into its base with peft (merge_and_unload), and use the merged model"
+        yield (
+            "peft_type",
+            kind,
+            f"its cost is not bounded; {len(TYPES)} types can be loaded, such as {', '.join(TYPES[:6])}",
+            hint,
+        )
         return
-    defaults = PEFT_TYPE_TO_CONFIG_MAPPING[kind]().to_dict()
-    for field, value in config.items():
-        # peft drops what it does not know itself.
-        known = field in KNOWN or field not in defaults
-        if not known and value and not isinstance(value, bool | float) and value != defaults[field]:
-            hint = f"remove {field} from its adapter_config.json if it was there for training only"
-            yield field, value, "hftune does not know this setting, which may take any amount of time or memory", hint
+    for field in fields(PEFT_TYPE_TO_CONFIG_MAPPING[kind]):  # peft drops what it does not know itself
+        value = config.get(field.name)
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if field.name not in KNOWN and value and not isinstance(value, bool | float) and value != default:
+            hint = f"remove {field.name} from its adapter_config.json if it was there for training only"
+            yield field.name, value, "no bound is known for this setting, which may take any time or memory", hint
 
 
-def _slow(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
+def _slow(config: Mapping[str, Any]) -> Iterator[Fault]:
     """What takes time: long lists, patterns, copies of layers, iterations."""
     for field in sorted(LISTS & config.keys()):
         if not isinstance(config[field], str | list | dict | None):
@@ -128,8 +165,25 @@ def _slow(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
         yield "init_lora_weights", start, "at most 99 iterations are allowed", AGAIN
 
 
+def _too_many(config: Mapping[str, Any]) -> Iterator[Fault]:
+    """Sizes and repetitions of the types whose weights do not show them."""
+    kind = config["peft_type"]
+    if kind in PROMPTS or kind in SIZED_BY_WEIGHTS:
+        return
+    for field, most in MOST.items():
+        most = MOST_OF.get((kind, field), most)
+        stated = [(field, config.get(field))]
+        for name in (f"{field}_pattern", *(("rank_pattern",) if field in ("r", "effective_rank") else ())):
+            stated += [(name, value) for value in _table(config.get(name)).values()]
+        for name, value in stated:
+            if value is not None and not (isinstance(value, int | float) and -1 <= value <= most):
+                yield name, value, f"expected a number of at most {most}", AGAIN
+
+
 def _large(config: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
     """What takes memory: sizes that are larger than those in the weights file."""
+    if config["peft_type"] not in (*PROMPTS, *SIZED_BY_WEIGHTS):
+        return
     for field, size, most in _prompt(config, folder) if config["peft_type"] in PROMPTS else _ranks(config, folder):
         if not isinstance(size, int) or not 0 < size <= most:
             yield field, size, f"expected a number from 1 to {most}, as in its weights", AGAIN
@@ -161,6 +215,9 @@ def _prompt(config: Mapping[str, Any], folder: Path) -> Iterator[Size]:
 
 def adapter_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the weights file of an adapter, without their data."""
+    import torch
+    from safetensors import safe_open
+
     safe = folder / "adapter_model.safetensors"
     if safe.is_file():
         with safe_open(safe, framework="pt") as file:
@@ -180,10 +237,10 @@ def ways_to_match(pattern: str) -> float:
         return float("inf")
     at, outer, total, ways = 0, [], 0.0, 1.0  # ways: of the alternative that is read; total: of those before it
     while at < len(pattern):
-        piece = _PIECE.match(pattern, at)
-        if piece is None:
+        token = _PIECE.match(pattern, at)
+        if token is None:
             return float("inf")
-        at, kind, found = piece.end(), piece.lastgroup, 1.0
+        at, kind, found = token.end(), token.lastgroup, 1.0
         if kind == "open":
             outer.append((total, ways))
             total, ways = 0.0, 1.0
@@ -207,7 +264,7 @@ def ways_to_match(pattern: str) -> float:
 
 
 def _layers(replication: Any) -> float:
-    """How many layers a replication makes; infinite if it is none."""
+    """Number of layers after a replication; infinite if the value is invalid."""
     try:
         return float(sum(max(0, end - start) for start, end in replication or ()))
     except (TypeError, ValueError, OverflowError):

@@ -1,18 +1,24 @@
-"""Finding a checkpoint, and explaining why one can't be loaded: unknown, unreachable, gated, or in another format.
+"""Checkpoints: found by name, checked before anything is loaded, and loaded in one way for every kind of model.
 
-Used by everything in ``hftune.models`` that loads; the exceptions of three libraries end here as one HftuneError.
+``open_checkpoint`` turns a name (Hub id, folder or run) into a ``Checkpoint``, after every check that needs no weights.
+Its methods load configuration, tokenizer and weights, and turn the exceptions of the libraries into an HftuneError with
+the cause and what to do.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -21,38 +27,260 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from peft import PeftModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto import modeling_auto
 
-from hftune.config.model import ModelSection
-from hftune.errors import HftuneError
-from hftune.models.containment import refuse_leading_out
-from hftune.models.trust import trusted
-from hftune.models.weight_files import ask_hub, check_weights, refuse_bad_bin, report_bin, request_no_conversion
+from hftune.errors import HftuneError, nearby_path
+from hftune.models.hub_files import (
+    ADAPTER,
+    CONFIG,
+    ModelFiles,
+    check_weights,
+    load_metadata,
+    log_bin,
+    models_near,
+    refuse_unsafe,
+    write_metadata,
+)
+from hftune.models.settings import MINGPT_TYPE, ModelSection
+from hftune.models.trust import refuse_outside_paths, trusted
 from hftune.portability import is_link
-from hftune.suggest import did_you_mean
 
-LONGEST_REASON = 400
+if TYPE_CHECKING:
+    from hftune.models.adapter import Adapter
+
+logger = logging.getLogger(__name__)
+
+WRAPPERS = re.compile(r"(?:(?:module|_orig_mod|model)\.)+")
+"""Prefixes of weight names from DataParallel and DDP, torch.compile, and classes with a model as ``self.model``."""
+POOLER = "pooler."
+"""May be missing, as in checkpoints of masked language models; it is trained with the head."""
+NETWORK_ERRORS = {
+    *("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError", "TimeoutException"),
+    *("TransportError", "HfHubHTTPError"),
+}
+"""Names of the client libraries' exceptions for a network that does not work."""
+_CLASSES = ("MODEL", "MODEL_FOR_MASKED_LM", "MODEL_FOR_PRETRAINING", "MODEL_FOR_SEQUENCE_CLASSIFICATION")
 
 
-class Wanted(NamedTuple):
-    """What is looked for, for the messages."""
+class Purpose(NamedTuple):
+    """What a checkpoint is loaded for, for the messages."""
 
     what: str
     offline: str
     """What to do without a network."""
+    causal: bool | None = None
+    """Whether only models that predict the next token serve, or only others; None means both."""
 
 
-STARTED_FROM = Wanted(
-    "model", "use --model scratch:bert-tiny (fresh weights, no network), or a folder that holds the checkpoint"
-)
-USED = Wanted("model", "name a run, or a folder that holds the model")
-TOKENIZER = Wanted("tokenizer", "name a run, or a folder that holds the tokenizer")
+_OFFLINE = "use --model scratch:{} (trained from scratch, no network), or a folder that has the checkpoint"
+TRAINING = Purpose("model", _OFFLINE.format("bert-tiny"), causal=False)
+TRAINING_CAUSAL = Purpose("model", _OFFLINE.format("mingpt"), causal=True)
+INFERENCE = Purpose("model", "name a run, or a folder that has the model")
+TOKENIZER = Purpose("tokenizer", "name a run, or a folder that has the tokenizer")
 
 
-def locate(name: str) -> str:
-    """What ``from_pretrained`` should be given: a run stands for its model folder, all else for itself."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has passed the checks of ``open_checkpoint``."""
+
+    section: ModelSection
+    """The name that the user gave, the revision, and what may be trusted."""
+    files: ModelFiles
+    purpose: Purpose = TRAINING
+
+    @property
+    def name(self) -> str:
+        """The name that the user gave."""
+        return self.section.model_name_or_path
+
+    @property
+    def location(self) -> str:
+        """A folder or a Hub id."""
+        return self.files.location
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn any exception of a loader into one error with the cause and what to do."""
+        return _explained(self.section, self.files, self.purpose)
+
+    def check(self) -> None:
+        """Refuse what can't be reached, has files that lead out of it, or has no weights."""
+        with self.explained():
+            if isinstance(self.files.answer, Exception) and self.files.local(CONFIG) is None:
+                raise OSError(f"no answer about {self.location}") from self.files.answer
+            refuse_outside_paths(self.files)
+        if self.purpose is not TOKENIZER:
+            check_weights(self.name, self.files)
+
+    def find(self, file: str) -> Path | None:
+        """One of its files, downloaded if needed; None if there is none."""
+        with self.explained():
+            return self.files.path(file)
+
+    @cached_property
+    def is_adapter(self) -> bool:
+        """Whether it is an adapter, not a whole model."""
+        return self.find(ADAPTER) is not None
+
+    @cached_property
+    def adapter(self) -> Adapter | None:
+        """The adapter, with its base, after all checks; None for a whole model."""
+        if not self.is_adapter:
+            return None
+        from hftune.models.adapter import open_adapter
+
+        return open_adapter(self)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The content of hftune.json; empty for a model that hftune did not save."""
+        with self.explained():
+            return load_metadata(self.files)
+
+    @property
+    def _code(self) -> dict[str, Any]:
+        """Arguments of every ``from_pretrained``: the revision, and whether its code may run."""
+        return {
+            "revision": self.section.model_revision,
+            "trust_remote_code": trusted(self.files, self.section),
+        }
+
+    def _config_values(self) -> dict[str, Any] | None:
+        """The content of config.json."""
+        values = self.files.values(CONFIG)
+        if values is not None and values.get("model_type") == MINGPT_TYPE:
+            from hftune.models import mingpt
+
+            mingpt.register()  # a saved minGPT is loaded with this package's code, not with the code next to it
+        return values
+
+    def config(self) -> PreTrainedConfig:
+        """The configuration, also of an old repository whose config.json has no model_type.
+
+        transformers 4 took the architecture from the repository's name there (prajjwal1/bert-tiny); transformers 5
+        refuses.
+        """
+        with self.explained():
+            code, values = self._code, self._config_values()
+            if values is None or "model_type" in values or "auto_map" in values:
+                return AutoConfig.from_pretrained(self.location, **code)
+            name = self.files.folder.name if self.files.folder else self.location
+            kind = _from_architectures(values.get("architectures")) or _from_name(name)
+            if kind is None:
+                raise HftuneError(
+                    f"the config.json of {self.location} has no model_type, and neither its architectures nor the name "
+                    f"{name!r} show which architecture it is",
+                    hint='download the checkpoint, add "model_type" to its config.json (such as "bert"), and use that '
+                    "folder",
+                )
+            logger.info("The config.json of %s has no model_type: loading it as %s", self.location, kind)
+            return CONFIG_MAPPING[kind].from_dict(values, name_or_path=self.location)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer."""
+        with self.explained():
+            arguments, values = self._code, self._config_values()
+            if values is not None and not {"model_type", "auto_map", "tokenizer_class"} & values.keys():
+                arguments["config"] = self.config()
+            return AutoTokenizer.from_pretrained(self.location, **arguments)
+
+    def weights(
+        self,
+        model_class: Any,
+        config: PreTrainedConfig,
+        *,
+        subfolder: str = "",
+        other_labels: bool = False,
+        quiet: bool = False,
+    ) -> tuple[PreTrainedModel, set[str]]:
+        """A model in fp32, and the names of its weights that are new: those of a head, or of a pooler.
+
+        transformers initializes at random all that a checkpoint lacks, be it a new head or half of the encoder. Here
+        only a head or a pooler may be new; it may also have another shape if ``other_labels``. ``quiet`` does not log
+        again that a prefix was stripped.
+        """
+        with self.explained():
+            # For a repository with .bin weights only, transformers starts a thread that asks the Hub for a conversion,
+            # which opens a pull request in a repository of someone else.
+            os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
+            log_bin(self.name, self.files)
+            # fp32, because transformers 5 keeps the dtype of the file, and a checkpoint in half precision would then be
+            # trained in half precision. Shapes are compared below: transformers would explain how to ignore them.
+            how = {
+                **self._code,
+                **{"config": config, "subfolder": subfolder, "weights_only": True, "dtype": torch.float32},
+                **{"output_loading_info": True, "ignore_mismatched_sizes": True},
+            }
+            random_state = torch.random.get_rng_state()
+            model, info = model_class.from_pretrained(self.location, **how)
+            if prefix := _wrapper_prefix(model, info):
+                # With the prefix, every weight was missing and drawn at random. Undo those draws, so that a new head is
+                # the same as from a checkpoint without the prefix.
+                torch.random.set_rng_state(random_state)
+                renamed, info = model_class.from_pretrained(
+                    self.location, key_mapping={f"^{re.escape(prefix)}": ""}, **how
+                )
+                # Once more from its tensors: a model that was loaded with key_mapping applies it backwards when it is
+                # saved, and the prefix would be in the new checkpoint again.
+                model = type(renamed).from_pretrained(
+                    None, config=renamed.config, state_dict=renamed.state_dict(), dtype=torch.float32
+                )
+            mismatched = {entry[0] for entry in info["mismatched_keys"]}
+            refuse_incomplete(self.name, model, info["missing_keys"], mismatched, other_labels=other_labels)
+            if prefix and not quiet:
+                logger.info("Stripped the prefix %r from the weight names of %s", prefix, self.name)
+            return model, {*info["missing_keys"], *mismatched}
+
+
+def open_checkpoint(section: ModelSection, purpose: Purpose = TRAINING) -> Checkpoint:
+    """Find a checkpoint and check it; one that is opened for its tokenizer needs no weights."""
+    name = section.model_name_or_path
+    has_tokenizer = any((Path(name) / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
+    location = name if purpose is TOKENIZER and has_tokenizer else locate(name, purpose)
+    checkpoint = Checkpoint(section, ModelFiles(location, section.model_revision), purpose)
+    checkpoint.check()
+    return checkpoint
+
+
+def save_checkpoint(
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    metadata: Mapping[str, Any],
+    *,
+    base: ModelSection | None = None,
+) -> None:
+    """Save weights as safetensors, the tokenizer, and hftune.json.
+
+    ``base`` is what an adapter was trained on; it is saved with it if others can't get it by its name.
+    """
+    if isinstance(model, PeftModel):
+        from hftune.models.adapter import save_adapter
+
+        save_adapter(model, folder, base)
+    else:
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_metadata(folder, metadata)
+
+
+def locate(name: str, purpose: Purpose = TRAINING) -> str:
+    """The name for ``from_pretrained``: the model folder of a run, or else the name itself."""
     folder = Path(name)
-    if not _is_possible(folder):
-        raise HftuneError(f"{name[:100]!r}… is no name of a folder, and no model on the Hub", hint=STARTED_FROM.offline)
+    try:
+        folder.exists()
+    except OSError as error:  # such as a name that is too long
+        raise HftuneError(
+            f"{name[:100]!r}… is not a possible name of a folder or of a model on the Hub", hint=purpose.offline
+        ) from error
     if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
         if is_link(folder / "model"):
             raise HftuneError(
@@ -64,152 +292,142 @@ def locate(name: str) -> str:
     if seeds:
         many = f"{len(seeds)} runs" if len(seeds) > 1 else "one run"
         raise HftuneError(f"{name} is a group of seeds ({many}), not a run", hint=f"name a run in it: {seeds[0]}")
-    if folder.is_dir() and not (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file():
+    if folder.is_dir() and not (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file():
         raise HftuneError(
-            f"the folder {name} holds no model: there is no config.json in it",
+            f"the folder {name} has no model: there is no config.json in it",
             hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
         )
     beside_runs = name.count("/") == 1 and any(folder.parent.glob("*/recipe.yaml"))
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or beside_runs
     if looks_like_path and not folder.exists():
-        siblings = [str(folder.parent / entry.name) for entry in folder.parent.glob("*")]
+        near = nearby_path(folder, models_near(name, causal=purpose.causal))
         raise HftuneError(
             f"there is no folder {name}",
-            hint=did_you_mean(name, siblings) or "check the path; a Hub id has the form user/name",
+            hint=near or f"check the path (a Hub id has the form user/name), or {purpose.offline}",
         )
     return name
 
 
-def how_to_load(location: str, section: ModelSection) -> dict[str, Any]:
-    """Arguments of every ``from_pretrained`` that loads weights.
-
-    In fp32, also from a checkpoint in half precision, which transformers would otherwise train in half precision. From
-    safetensors, or else from .bin with ``weights_only=True``, which is reported.
-    """
-    request_no_conversion()
-    check_weights(section.model_name_or_path, location, section.model_revision)
-    report_bin(section.model_name_or_path, location, section.model_revision)
-    return {**whose_code(location, section), "weights_only": True, "dtype": torch.float32}
-
-
-def whose_code(location: str, section: ModelSection) -> dict[str, Any]:
-    """Arguments of every other ``from_pretrained``: which revision, and whether its code may run."""
-    return {"revision": section.model_revision, "trust_remote_code": trusted(location, section)}
-
-
-def locate_tokenizer(name: str) -> str:
-    """The same for a tokenizer, which may lie in a folder of its own, with no model beside it."""
-    own = any((Path(name) / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
-    return name if own else locate(name)
-
-
-def ask_first(location: str, section: ModelSection, wanted: Wanted = STARTED_FROM) -> None:
-    """One quick question before the loaders ask theirs: each would try for long where the Hub does not answer."""
-    if Path(location).is_dir() or constants.HF_HUB_OFFLINE:
-        return
-    with explained(section, wanted):
-        try:
-            ask_hub(location, section.model_revision)
-        except Exception as error:
-            cached = try_to_load_from_cache(location, "config.json", revision=section.model_revision)
-            if not isinstance(cached, str):
-                raise OSError(f"no answer about {location}") from error
+def refuse_incomplete(
+    name: str, model: PreTrainedModel, missing: Collection[str], mismatched: Collection[str], *, other_labels: bool
+) -> None:
+    """Refuse weights that lack a part of the encoder, or do not fit the configuration."""
+    # transformers names the encoder base_model_prefix ("bert."): all other weights are those of a head.
+    encoder = f"{model.base_model_prefix}."
+    lacking = sorted(key for key in missing if key.startswith(encoder) and not key.startswith(encoder + POOLER))
+    if lacking:
+        raise HftuneError(
+            f"the weights of {name} are not those of a {model.config.model_type} model: {len(lacking)} weights of the "
+            f"encoder are missing, such as {lacking[0]}",
+            hint="check model_type and the number of layers in its config.json and the names in its weights, or choose "
+            "another checkpoint",
+        )
+    strange = sorted(key for key in mismatched if not other_labels or key.startswith(encoder))
+    if strange:
+        raise HftuneError(
+            f"the weights of {name} do not fit its configuration: {strange[0]} has another shape",
+            hint="the checkpoint is damaged, or its config.json was changed",
+        )
 
 
-def _is_possible(path: Path) -> bool:
-    """Whether the system takes it as a path at all; one that is too long is refused with an OSError."""
-    try:
-        path.exists()
-    except OSError:
-        return False
-    return True
+def _wrapper_prefix(model: PreTrainedModel, info: dict[str, Any]) -> str:
+    """The prefix before the names of a checkpoint; empty if there is none, or more than one to choose from."""
+    # A checkpoint of a wrapped model (module.bert.encoder…) matches no name, and transformers would only warn that all
+    # weights are random. The prefix of the wrapper is in the names that were not expected.
+    missing = set(info["missing_keys"])
+    encoder = {name for name, _ in model.named_parameters() if name.startswith(f"{model.base_model_prefix}.")}
+    if not encoder or not encoder <= missing:
+        return ""  # weights of the encoder were found under their own names
+    wrapped = {name: found[0] for name in info["unexpected_keys"] if (found := WRAPPERS.match(name))}
+    # The shortest: the rest of a longer one ("module.model.") is part of the model's own names.
+    prefix = min(wrapped.values(), key=len, default="")
+    own = set(model.state_dict()) - missing
+    unambiguous = all(name.startswith(prefix) and name.removeprefix(prefix) not in own for name in wrapped)
+    return prefix if unambiguous else ""
 
 
-def refuse_unsafe(location: str, section: ModelSection) -> None:
-    """Refuse a checkpoint that leads out of itself, and one whose weights are in another format."""
-    with explained(section):
-        refuse_leading_out(location, section.model_revision)
-    check_weights(section.model_name_or_path, location, section.model_revision)
+def _from_architectures(names: Any) -> str | None:
+    """The model type whose classes include the first of ``architectures``."""
+    wanted = names[0] if isinstance(names, list) and names else None
+    for table in _CLASSES:
+        for kind, classes in getattr(modeling_auto, f"{table}_MAPPING_NAMES").items():
+            if wanted in (classes if isinstance(classes, tuple) else (classes,)):
+                return str(kind)
+    return None
+
+
+def _from_name(name: str) -> str | None:
+    """The longest model type that is part of the name, as in transformers 4."""
+    kinds = sorted(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, key=len, reverse=True)
+    return next((kind for kind in kinds if kind in name.lower()), None)
 
 
 @contextmanager
-def explained(section: ModelSection, wanted: Wanted = STARTED_FROM) -> Iterator[None]:
-    """Turn whatever a loader raises into one error that names the cause and the way out."""
+def _explained(section: ModelSection, files: ModelFiles, purpose: Purpose) -> Iterator[None]:
     try:
         yield
     except HftuneError:
         raise
-    except Exception as error:  # whatever a stranger's files make the loaders raise
-        refuse_bad_bin(locate(section.model_name_or_path), section.model_revision)
-        raise _explain(error, section, wanted) from error
+    except Exception as error:  # untrusted files can make the loaders raise anything
+        for path in files.bin_files():
+            refuse_unsafe(path)
+        raise _explain(error, section, purpose) from error
 
 
-def _explain(error: BaseException, section: ModelSection, wanted: Wanted) -> HftuneError:
-    name, what, chain = section.model_name_or_path, wanted.what, list(_chain(error))
+def _explain(error: BaseException, section: ModelSection, purpose: Purpose) -> HftuneError:
+    name, what, chain = section.model_name_or_path, purpose.what, list(_chain(error))
+    near = nearby_path(Path(name), models_near(name, causal=purpose.causal), similar_only=True)
+    near = near and f"{near} Else "
     text = " ".join(str(link) for link in chain)
-    if any(isinstance(link, GatedRepoError) for link in chain):
+
+    def caused_by(*classes: type[BaseException]) -> bool:
+        return any(isinstance(link, classes) for link in chain)
+
+    if caused_by(GatedRepoError):
         return HftuneError(
             f"the {what} {name} is gated", hint="accept its terms on the Hub, then log in with `hf auth login`"
         )
-    if any(isinstance(link, RevisionNotFoundError) for link in chain):
+    if caused_by(RevisionNotFoundError):
         return HftuneError(
             f"the {what} {name} has no revision {section.model_revision!r}",
             hint="leave model.model_revision out, or name a branch, tag or commit that exists",
         )
-    if any(isinstance(link, (RepositoryNotFoundError, HFValidationError)) for link in chain):
+    if caused_by(RepositoryNotFoundError, HFValidationError):
         return HftuneError(
             f"no {what} {name!r}: not a folder here, and not a {what} on the Hub that you can see",
-            hint=f"check the spelling (user/name); a private {what} needs `hf auth login`. Offline: {wanted.offline}",
+            hint=f"{near}check the spelling (user/name); a private {what} needs `hf auth login`. "
+            f"Offline: {purpose.offline}",
         )
-    if any(isinstance(link, pickle.UnpicklingError) for link in chain):  # torch's own text suggests weights_only=False
+    if caused_by(pickle.UnpicklingError):  # torch's own text suggests weights_only=False
         return HftuneError(
-            f"a .bin file of {name} can't be loaded safely: it holds more than tensors. hftune loads pickles only with "
+            f"a .bin file of {name} can't be loaded safely: it has more than tensors. hftune loads pickles only with "
             "torch.load(weights_only=True), which runs no code from the file",
-            hint="take the checkpoint from its author again, or choose one with .safetensors weights",
+            hint="get the checkpoint from its author again, or choose one with .safetensors weights",
         )
     if "trust_remote_code" in text:
         return HftuneError(
-            f"{name} comes with Python code of its own, which is not run unasked",
-            hint="read that code, then pass --trust-remote-code, with model.model_revision set to the commit you "
-            "read; for "
-            "the base of an adapter, --trust-base-code REPO@COMMIT",
+            f"{name} comes with its own Python code, which is not run without consent",
+            hint="read that code, then pass --trust-remote-code, with model.model_revision set to the commit you read; "
+            "for the base of an adapter, --trust-base-code REPO@COMMIT",
         )
-    if any(isinstance(link, ImportError) for link in chain) and ("tiktoken" in text or "sentencepiece" in text):
+    if caused_by(ImportError) and ("tiktoken" in text or "sentencepiece" in text):
         return HftuneError(
             f"the tokenizer of {name} is a SentencePiece model, which needs the packages sentencepiece and protobuf",
             hint="pip install 'hftune[sentencepiece]'",
         )
     if any(isinstance(link, EntryNotFoundError) and not isinstance(link, LocalEntryNotFoundError) for link in chain):
         return HftuneError(
-            f"{name} lacks a file that a model needs: {error}",
-            hint="check that it is a transformers checkpoint",
+            f"{name} lacks a file that a model needs: {error}", hint="check that it is a transformers checkpoint"
         )
-    if _unreachable(chain):
+    if NETWORK_ERRORS & {cls.__name__ for link in chain for cls in type(link).__mro__}:
         return HftuneError(
             f"can't get the {what} {name!r}: the Hugging Face Hub can't be reached, and it is not in the local cache",
-            hint=f"check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {wanted.offline}",
+            hint=f"{near}check the network (and HF_ENDPOINT, HF_HUB_OFFLINE); offline, {purpose.offline}",
         )
-    reason = (str(error).strip() or type(error).__name__)[:LONGEST_REASON]
+    reason = (str(error).strip() or type(error).__name__)[:400]
     return HftuneError(
         f"can't load the {what} {name!r}: {reason}",
         hint="check that it is a checkpoint transformers can load; `hftune doctor` shows the installed versions",
-    )
-
-
-def _unreachable(chain: list[BaseException]) -> bool:
-    """Whether the root of the trouble is the network; the client libraries name these errors differently."""
-    names = {cls.__name__ for link in chain for cls in type(link).__mro__}
-    return bool(
-        names
-        & {
-            "LocalEntryNotFoundError",
-            "OfflineModeIsEnabled",
-            "ConnectError",
-            "ConnectionError",
-            "TimeoutException",
-            "TransportError",
-            "HfHubHTTPError",
-        }
     )
 
 

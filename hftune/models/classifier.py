@@ -1,10 +1,9 @@
-"""A classifier that is ready to answer: model, tokenizer, label names and length in one, saved and loaded as one.
-
-``hftune.tasks`` scores with it, ``hftune.inference`` predicts with it, ``hftune.verify`` reloads it.
-"""
+"""Sequence classifiers: loaded to be trained, and loaded, used and saved with tokenizer, label names and length."""
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,20 +15,99 @@ import torch
 from peft import PeftModel
 from transformers import (
     AutoModelForSequenceClassification,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from hftune.config.model import ModelSection
 from hftune.errors import HftuneError
-from hftune.files import write_json
-from hftune.models.adapter import is_adapter, load_adapter, save_adapter
-from hftune.models.auto import load_auto_config, load_auto_tokenizer, pad_with_eos, set_padding
-from hftune.models.checkpoint import USED, ask_first, explained, locate, refuse_unsafe, whose_code
-from hftune.models.facts import CARD, saved_facts
-from hftune.models.first_token import read_first_only
-from hftune.models.onnx_model import GRAPH, OnnxModel, is_onnx
-from hftune.models.weights import load_weights
+from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint, refuse_incomplete, save_checkpoint
+from hftune.models.cls_only import compute_cls_only
+from hftune.models.hub_files import METADATA, ONNX, is_onnx
+from hftune.models.load import (
+    LoadedModel,
+    check_vocabulary,
+    default_device,
+    evaluation_mode,
+    longest_first,
+    modules_of,
+    open_model,
+    refuse_other_head,
+    set_labels,
+)
+from hftune.models.settings import MINGPT_TYPE, ModelSection
+from hftune.models.tokenizers import pad_with_eos
+
+logger = logging.getLogger(__name__)
+
+
+def load_sequence_classifier(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], *, cls_only: bool = True
+) -> LoadedModel:
+    """An encoder with a classification head for these labels, in fp32, to be trained.
+
+    A head of the checkpoint is kept only if its label names are the same. With ``cls_only``, the last layer computes
+    only the first token, if the head reads no other.
+    """
+    refuse_other_head(section, causal=False)
+    checkpoint, config = open_model(section, tokenizer)
+    if config.model_type == MINGPT_TYPE:
+        raise HftuneError(
+            f"{section.model_name_or_path} is a minGPT, which generates text and has no classification head",
+            hint="use an encoder (BERT, RoBERTa …); a minGPT answers questions after `hftune finetune --from`",
+        )
+    before = tuple(config.id2label.values())
+    set_labels(config, labels)
+    if checkpoint is None:
+        loaded = LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32))
+    else:
+        loaded = _pretrained(checkpoint, config, before, tuple(labels))
+        check_vocabulary(checkpoint, loaded.model, tokenizer)
+        _set_padding(loaded.model, tokenizer)
+    if cls_only:
+        compute_cls_only(loaded.model)
+    return loaded
+
+
+def _pretrained(
+    checkpoint: Checkpoint, config: PreTrainedConfig, before: tuple[str, ...], labels: tuple[str, ...]
+) -> LoadedModel:
+    if checkpoint.is_adapter:
+        from hftune.models.adapter import load_adapted_classifier, merge_into
+
+        before = tuple(checkpoint.metadata.get("labels") or ())
+        adapted = load_adapted_classifier(checkpoint)  # first: it registers the class of a base with its own code
+        model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        new = merge_into(adapted, model)
+        refuse_incomplete(checkpoint.name, model, (), new, other_labels=True)
+    else:
+        model, new = checkpoint.weights(AutoModelForSequenceClassification, config, other_labels=True)
+    head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
+    fresh = modules_of(new)
+    if not any(name.split(".")[0] in head for name in fresh) and before != labels:
+        fresh += _reset(model, head)
+    if fresh:
+        logger.info("newly initialized: %s", ", ".join(fresh))
+    return LoadedModel(model, fresh)
+
+
+def _reset(model: PreTrainedModel, head: Sequence[str]) -> tuple[str, ...]:
+    """Initialize the head again: one that was trained for other labels would start with wrong answers."""
+    names = []
+    for name, module in model.named_modules():
+        if name.split(".")[0] in head and any(True for _ in module.parameters(recurse=False)):
+            # transformers marks the parameters that it loaded and does not initialize them again; a copy has no marks.
+            fresh = copy.deepcopy(module)
+            model._init_weights(fresh)
+            module.load_state_dict(fresh.state_dict())
+            names.append(name)
+    return tuple(names)
+
+
+def _set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Set ``pad_token_id``: a model that reads the last token of a text needs it to skip padding."""
+    if getattr(model.config, "pad_token_id", None) is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
 
 
 @dataclass(frozen=True)
@@ -42,19 +120,19 @@ class Classifier:
     max_length: int
     truncation: str
     reads_pairs: bool | None = None
-    """Whether it was trained on pairs of texts; None for a model that is not ours, which does not say."""
+    """Whether it was trained on pairs of texts; None for a model that hftune did not save."""
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[dict[str, list[int]]]:
-        """Token ids of each row, not padded: exactly what the model was trained on."""
+        """Token ids of each example, not padded, as in training."""
         if self.reads_pairs is not None and self.reads_pairs != (pairs is not None):
             wanted, got = ("pairs of texts", "single texts") if self.reads_pairs else ("single texts", "pairs of texts")
-            raise HftuneError(
-                f"the model was trained on {wanted}, got {got}",
-                hint='give each text its second: TEXT --pair "second text"; in jsonl as text_pair, or both under the '
-                "names of the columns that it was trained on"
-                if self.reads_pairs
-                else "leave the second texts out",
-            )
+            hint = "leave the second texts out"
+            if self.reads_pairs:
+                hint = (
+                    'give each text its second: TEXT --pair "second text"; in jsonl as text_pair, or both under '
+                    "the names of the columns that it was trained on"
+                )
+            raise HftuneError(f"the model was trained on {wanted}, got {got}", hint=hint)
         return encode(self.tokenizer, texts, pairs, max_length=self.max_length, truncation=self.truncation)
 
     def logits(
@@ -65,39 +143,25 @@ class Classifier:
         batch_size: int = 64,
         advance: Callable[[int], None] = lambda rows: None,
     ) -> np.ndarray:
-        """Logits of every row, in the order given. Longest rows run first, so memory trouble shows at once."""
+        """Logits of every example [N, labels], in order."""
         rows = self.encode(texts, pairs)
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["input_ids"]), reverse=True)
         result = np.empty((len(rows), len(self.labels)), dtype=np.float32)
-        device, was_training = self.model.device, self.model.training
-        self.model.eval()
-        with torch.inference_mode(), _full_precision():
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                batch = self.tokenizer.pad([rows[index] for index in chosen], return_tensors="pt").to(device)
-                result[chosen] = self.model(**batch).logits.float().cpu().numpy()
+        with evaluation_mode(self.model), _full_precision():
+            for chosen in longest_first([len(row["input_ids"]) for row in rows], batch_size):
+                batch = self.tokenizer.pad([rows[index] for index in chosen], return_tensors="pt")
+                logits = self.model(**batch.to(self.model.device)).logits  # [B, labels]
+                result[chosen] = logits.float().cpu().numpy()
                 advance(len(chosen))
-        self.model.train(was_training)
         return result
 
-    def save(self, folder: Path, *, base: ModelSection | None = None, **facts: Any) -> None:
-        """Weights as safetensors, tokenizer, and a small json with what neither of them can say.
+    def save(self, folder: Path, *, base: ModelSection | None = None, **metadata: Any) -> None:
+        """What ``save_checkpoint`` saves; ``metadata`` are further entries of hftune.json."""
+        save_checkpoint(
+            self.model, self.tokenizer, folder, {"task": "classify", **self.metadata(), **metadata}, base=base
+        )
 
-        Args:
-            folder: Where to.
-            base: What the model was made of; needed for an adapter, whose base may have to go along.
-            facts: Further entries of the json.
-        """
-        if isinstance(self.model, PeftModel):
-            assert base is not None, "an adapter has a base"
-            save_adapter(self.model, folder, base)
-        else:
-            self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-        write_json(folder / CARD, {"task": "classify", **self.facts(), **facts})
-
-    def facts(self) -> dict[str, Any]:
-        """What neither weights nor tokenizer can say, for the json beside them."""
+    def metadata(self) -> dict[str, Any]:
+        """The entries of hftune.json that belong to a classifier."""
         return {
             "labels": list(self.labels),
             "max_length": self.max_length,
@@ -107,77 +171,78 @@ class Classifier:
 
     @classmethod
     def load(cls, name: str, *, section: ModelSection | None = None, device: str | None = None) -> Classifier:
-        """From a folder, a run, or a Hub id; hftune's own or anybody's sequence classifier, or an adapter of ours."""
-        section = section or ModelSection(model_name_or_path=name)
-        location = locate(name)
-        refuse_unsafe(location, section)
-        ask_first(location, section, USED)
-        with explained(section, USED):
-            tokenizer = load_auto_tokenizer(location, **whose_code(location, section))
-            facts = saved_facts(location, section.model_revision)
-            model = _load_model(location, section, facts)
+        """Load a classifier from a folder, a run or the Hub: any sequence classifier, or an adapter saved by hftune."""
+        checkpoint = open_checkpoint(
+            (section or ModelSection()).model_copy(update={"model_name_or_path": name}), INFERENCE
+        )
+        tokenizer, metadata = checkpoint.tokenizer(), checkpoint.metadata
+        model = _load_model(checkpoint)
         pad_with_eos(tokenizer, name)
-        set_padding(model, tokenizer)
-        read_first_only(model.get_base_model() if isinstance(model, PeftModel) else model)
+        _set_padding(model, tokenizer)
+        compute_cls_only(model.get_base_model() if isinstance(model, PeftModel) else model)
         names = label_names(model, name)
-        noted = tuple(facts.get("labels", names))
+        noted = tuple(metadata.get("labels", names))
         if noted != names:
             raise HftuneError(
-                f"{name}: the labels in {CARD} ({', '.join(noted)}) are not the model's ({', '.join(names)})",
-                hint="the folder was changed by hand; take the model folder of the run again",
+                f"{name}: the labels in {METADATA} ({', '.join(noted)}) are not the model's ({', '.join(names)})",
+                hint="the folder was changed: use the model folder of the run again",
             )
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model.to(device or default_device())
         return cls(
             model=model,
             tokenizer=tokenizer,
             labels=names,
-            max_length=facts.get("max_length") or min(tokenizer.model_max_length, 512),
-            truncation=facts.get("truncation", "longest_first"),
-            reads_pairs=facts.get("pairs"),
+            max_length=metadata.get("max_length") or min(tokenizer.model_max_length, 512),
+            truncation=metadata.get("truncation", "longest_first"),
+            reads_pairs=metadata.get("pairs"),
         )
 
 
+def _load_model(checkpoint: Checkpoint) -> PreTrainedModel:
+    if is_onnx(Path(checkpoint.location)):
+        from hftune.models.onnx_model import OnnxModel
+
+        config = checkpoint.config()
+        with checkpoint.explained():
+            return OnnxModel(Path(checkpoint.location) / ONNX, config)
+    if checkpoint.is_adapter:
+        from hftune.models.adapter import load_adapted_classifier
+
+        return load_adapted_classifier(checkpoint)
+    model, missing = checkpoint.weights(AutoModelForSequenceClassification, checkpoint.config())
+    if missing:
+        raise HftuneError(
+            f"{checkpoint.name} is not a classifier: it has no weights for {sorted(missing)[0]}",
+            hint=f"train it first: hftune classify --model {checkpoint.name}",
+        )
+    return model
+
+
 def label_names(model: PreTrainedModel, name: str) -> tuple[str, ...]:
-    """The names in the order of the model's outputs, each once, as its configuration has them.
+    """The label names in the order of the model's outputs.
 
     Raises:
-        HftuneError: They are no names, or not one for each output.
+        HftuneError: The configuration does not have one name for each output.
     """
     given = model.config.id2label
     names = tuple(given.get(index) for index in range(model.config.num_labels))
     if not names or not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
         raise HftuneError(
             f"the labels of {name} are not one name for each output: {str(given)[:200]}",
-            hint="its config.json was changed; take the model again from where it was made",
+            hint="its config.json was changed; get the model again from where it was saved",
         )
     return names
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """TF32, which training may have switched on, would make answers differ between two processes."""
+    """Without TF32, which training may have enabled: results would differ between two processes."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _load_model(location: str, section: ModelSection, facts: dict[str, Any]) -> PreTrainedModel:
-    graph = Path(location) if is_onnx(Path(location)) else None
-    if graph is None and is_adapter(location, section.model_revision):
-        return load_adapter(location, section, facts.get("labels"))
-    config = load_auto_config(location, **whose_code(location, section))
-    if graph is not None:
-        return OnnxModel(graph / GRAPH, config)
-    model, missing = load_weights(AutoModelForSequenceClassification, location, section, config)
-    if missing:
-        raise HftuneError(
-            f"{section.model_name_or_path} is no classifier: it has no weights for {sorted(missing)[0]}",
-            hint=f"train it first: hftune classify --model {section.model_name_or_path}",
-        )
-    return model
 
 
 def encode(
@@ -188,7 +253,7 @@ def encode(
     max_length: int,
     truncation: str,
 ) -> list[dict[str, list[int]]]:
-    """Token ids of each row. Training and prediction both come through here, so they can't differ."""
+    """Token ids of each example, the same for training and prediction."""
     if len(texts) == 0:
         return []
     try:
@@ -198,14 +263,13 @@ def encode(
             truncation=truncation if pairs is not None else True,
             max_length=max_length,
         )
-    except Exception as error:  # the tokenizers library has no class of its own for this
+    except Exception as error:  # the tokenizers library has no exception class for this
         if "too short" not in str(error):
             raise
         kept = "first" if truncation == "only_second" else "second"
         raise HftuneError(
-            f"data.truncation is {truncation!r}, but in one row the {kept} text alone is longer than "
-            "data.max_seq_length "
-            f"({max_length})",
+            f"data.truncation is {truncation!r}, but in one example the {kept} text alone is longer than "
+            f"data.max_seq_length ({max_length})",
             hint="use a larger --max-length, or --set data.truncation=longest_first",
         ) from error
     return [{name: values[index] for name, values in columns.items()} for index in range(len(columns["input_ids"]))]

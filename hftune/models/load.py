@@ -1,233 +1,122 @@
-"""Tokenizers and sequence classifiers by Hub id, folder, run or ``scratch:<preset>``. Called by the tasks."""
+"""Tokenizer and configuration of the model that is trained, from a checkpoint or from scratch.
+
+They must fit each other and the data. Then what running a loaded model needs everywhere: device, mode and batches.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
-    AutoModelForSequenceClassification,
+    BertConfig,
+    GPT2Config,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    RobertaConfig,
 )
 
-from hftune.config.model import ModelSection
-from hftune.errors import HftuneError
-from hftune.models import mingpt
-from hftune.models.adapter import base_to_start_from, is_adapter, load_adapter, with_weights_of
-from hftune.models.auto import load_auto_config, load_auto_tokenizer, pad_with_eos, set_padding
-from hftune.models.checkpoint import (
-    STARTED_FROM,
-    TOKENIZER,
-    ask_first,
-    explained,
-    locate,
-    locate_tokenizer,
-    refuse_unsafe,
-    whose_code,
-)
-from hftune.models.containment import refuse_leading_out
-from hftune.models.facts import saved_facts
-from hftune.models.first_token import read_first_only
-from hftune.models.presets import preset, refuse_other_head
-from hftune.models.weight_files import check_weights
-from hftune.models.weights import load_weights, refuse_incomplete
+from hftune.errors import HftuneError, did_you_mean
+from hftune.models.checkpoint import TOKENIZER, TRAINING, Checkpoint, Purpose, open_checkpoint
+from hftune.models.settings import MINGPT_TYPE, SCRATCH, ModelSection
+from hftune.models.tokenizers import FORMATS, pad_with_eos, train_tokenizer
 
-logger = logging.getLogger(__name__)
+OFFSET_BY_PADDING = {
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
+}
+"""Architectures that number positions from padding_idx + 1, so that as many embeddings are never used."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, and which of its modules did not come from the checkpoint."""
+    """A model, and which of its modules the checkpoint does not have."""
 
     model: PreTrainedModel
-    fresh_modules: tuple[str, ...]
-    """Names of modules with newly initialized weights: an adapter must carry these along."""
+    fresh_modules: tuple[str, ...] = ()
+    """Names of modules with newly initialized weights: an adapter must save them."""
 
 
 def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool = True) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; for a scratch model, one trained on the texts (the training split, nothing else).
+    """The model's tokenizer; for a model from scratch, one trained on the texts.
 
-    Args:
-        section: The model.
-        texts: The training texts.
-        padded: Whether batches need padding, and so the tokenizer a token for it.
+    If batches are ``padded``, it must have a token for that.
     """
     if section.from_scratch and section.tokenizer_name is None:
         return preset(section).train_tokenizer(texts, section.vocab_size)
-    source = section
+    source, purpose = section, TRAINING
     if section.tokenizer_name is not None:
-        # One that is named apart from the model has revisions of its own, so that no commit of its code is known.
+        purpose = TOKENIZER
+        # It has revisions of its own, so no commit of its code is known.
         local = section.trust_remote_code and Path(section.tokenizer_name).is_dir()
         source = section.model_copy(
             update={"model_name_or_path": section.tokenizer_name, "model_revision": None, "trust_remote_code": local}
         )
-    location = locate_tokenizer(source.model_name_or_path)
-    wanted = STARTED_FROM if section.tokenizer_name is None else TOKENIZER
-    ask_first(location, source, wanted)
-    mingpt.register()
-    with explained(source, wanted):
-        if section.tokenizer_name is None and not Path(location).is_dir():
-            # Without this, a repository that holds no model at all is refused for lack of a tokenizer.
-            check_weights(source.model_name_or_path, location, source.model_revision)
-        refuse_leading_out(location, source.model_revision)
-        tokenizer = load_auto_tokenizer(location, **whose_code(location, source))
+    name = source.model_name_or_path
+    tokenizer = open_checkpoint(source, purpose).tokenizer()
     if not _ordinary(tokenizer):
-        # transformers makes up an empty one for a folder that holds none: every word would be unknown.
+        # transformers makes an empty one for a folder without a tokenizer: every word would be unknown.
         raise HftuneError(
-            f"{source.model_name_or_path} brings no tokenizer: only special tokens are known",
-            hint="name one with --tokenizer: the one that the checkpoint was trained with",
+            f"{name} has no tokenizer: only special tokens are known",
+            hint="name the one that the checkpoint was trained with: --tokenizer",
         )
     if not isinstance(tokenizer.model_max_length, int | float):
         raise HftuneError(
-            f"the tokenizer of {source.model_name_or_path} has no number for model_max_length: "
-            f"{tokenizer.model_max_length!r}",
+            f"model_max_length of the tokenizer of {name} is not a number: {tokenizer.model_max_length!r}",
             hint="correct it in its tokenizer_config.json",
         )
     if padded:
-        pad_with_eos(tokenizer, source.model_name_or_path)
+        pad_with_eos(tokenizer, name)
         if tokenizer.pad_token is None:
             raise HftuneError(
-                f"the tokenizer of {source.model_name_or_path} has no padding token and no end-of-text token to pad "
-                "with, so texts "
-                "can't be batched",
+                f"the tokenizer of {name} has no padding token and no end-of-text token to pad with, so texts can't be "
+                "batched",
                 hint="choose another checkpoint, or add a pad_token to its tokenizer_config.json",
             )
     return tokenizer
 
 
-def load_config(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """The architecture, before any weights: what length and label checks are made against."""
+def load_config(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, purpose: Purpose = TRAINING
+) -> PreTrainedConfig:
+    """The configuration, before any weights are loaded: lengths and methods are checked against it."""
+    return open_model(section, tokenizer, purpose)[1]
+
+
+def open_model(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, purpose: Purpose = TRAINING
+) -> tuple[Checkpoint | None, PreTrainedConfig]:
+    """What a model is trained from, None for random initialization, and its configuration; no weights are loaded."""
+    checkpoint = None
     if section.from_scratch:
-        config = preset(section).build_config(tokenizer)
+        config = preset(section, causal=purpose.causal).build_config(tokenizer)
     else:
-        mingpt.register()  # a saved one is loaded with our code, not with the code that lies beside it
-        location = locate(section.model_name_or_path)
-        refuse_unsafe(location, section)
-        with explained(section):
-            source = section
-            if is_adapter(location, section.model_revision):
-                source = base_to_start_from(location, section)
-                location = source.model_name_or_path
-            config = load_auto_config(location, **whose_code(location, source))
+        checkpoint = whole = open_checkpoint(section, purpose)
+        if checkpoint.adapter is not None:
+            checkpoint.adapter.refuse_unmergeable()
+            whole = checkpoint.adapter.base
+        config = whole.config()
     if section.model_type not in (None, config.model_type):
         raise HftuneError(
-            f"model.model_type is {section.model_type}, but {section.model_name_or_path} is a {config.model_type}",
-            hint=f"leave --model-type out, or write {config.model_type}",
+            f"model.model_type is {section.model_type}, but {section.model_name_or_path} is a {config.model_type} "
+            "model",
+            hint=f"leave --model-type out, or set it to {config.model_type}",
         )
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
-    return config
-
-
-def load_sequence_classifier(
-    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], *, skip_unread: bool = True
-) -> LoadedModel:
-    """An encoder with a classification head for these labels, in fp32.
-
-    A head that the checkpoint brings is kept only when its label names are the same ones. Where ``skip_unread`` is set,
-    the last layer computes only what the head reads.
-    """
-    loaded = _sequence_classifier(section, tokenizer, labels)
-    if skip_unread:
-        read_first_only(loaded.model)
-    return loaded
-
-
-def _sequence_classifier(
-    section: ModelSection, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
-) -> LoadedModel:
-    refuse_other_head(section, causal=False)
-    config = load_config(section, tokenizer)
-    if config.model_type == mingpt.MinGPTConfig.model_type:
-        raise HftuneError(
-            f"{section.model_name_or_path} is a minGPT, which writes text and has no head for labels",
-            hint="take an encoder (BERT, RoBERTa …); a minGPT learns to answer with `hftune finetune --from`",
-        )
-    brought = tuple(config.id2label.values())
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
-    if section.from_scratch:
-        return LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), ())
-    location = locate(section.model_name_or_path)
-    with explained(section):
-        if is_adapter(location, section.model_revision):
-            brought = tuple(saved_facts(location, section.model_revision).get("labels") or ())
-            joined = load_adapter(location, section, brought)  # first: it registers the class of a base with own code
-            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-            new = set(with_weights_of(joined, model))
-            refuse_incomplete(section, model, (), new, other_labels=True)
-        else:
-            model, new = load_weights(AutoModelForSequenceClassification, location, section, config, other_labels=True)
-    check_vocabulary(section, model, tokenizer)
-    set_padding(model, tokenizer)
-    head = tuple(name for name, _ in model.named_children() if name != model.base_model_prefix)
-    fresh = modules_of(new)
-    if not any(name.split(".")[0] in head for name in fresh) and brought != tuple(labels):
-        fresh += _reset(model, head)
-    if fresh:
-        logger.info("newly initialized: %s", ", ".join(fresh))
-    return LoadedModel(model, fresh)
-
-
-def check_vocabulary(section: ModelSection, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer whose ids mean something else to the weights: all would run as if nothing were wrong."""
-    embedded = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > embedded:
-        raise HftuneError(
-            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.model_name_or_path} embeds "
-            f"{embedded}: it was "
-            "trained with another vocabulary",
-            hint="use the tokenizer that belongs to the checkpoint: leave model.tokenizer_name out",
-        )
-    if section.tokenizer_name is None:
-        return
-    with explained(section):
-        location = locate(section.model_name_or_path)
-        own = load_auto_tokenizer(location, **whose_code(location, section))
-    theirs, ours = _ordinary(own), tokenizer.get_vocab()
-    moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
-    if moved is not None:
-        raise HftuneError(
-            f"model.tokenizer_name is {section.tokenizer_name}, whose vocabulary is not that of the checkpoint "
-            f"{section.model_name_or_path}: "
-            f"{moved!r} is number {theirs[moved]} there and {ours.get(moved, 'not known')} here",
-            hint="leave model.tokenizer_name out",
-        )
-
-
-def _ordinary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The vocabulary without special tokens: nothing where a checkpoint brings no tokenizer."""
-    special = set(tokenizer.all_special_tokens)
-    return {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
-
-
-def modules_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Parameter names to module names, each once: classifier.weight and classifier.bias are one module."""
-    return tuple(sorted({name.rpartition(".")[0] for name in names}))
-
-
-def _reset(model: PreTrainedModel, head: Sequence[str]) -> tuple[str, ...]:
-    """Draw the head anew: one that was trained for other labels would start from answers that mean something else."""
-    names = []
-    for name, module in model.named_modules():
-        if name.split(".")[0] in head and any(True for _ in module.parameters(recurse=False)):
-            for parameter in module.parameters(recurse=False):
-                parameter._is_hf_initialized = False  # transformers leaves what it loaded alone
-            model._init_weights(module)
-            names.append(name)
-    return tuple(names)
+    return checkpoint, config
 
 
 def _set_dropout(config: PreTrainedConfig, rate: float) -> None:
-    """Every dropout rate the architecture has; their names differ from family to family."""
+    """Set every dropout rate of the architecture; their names differ between model types."""
     names: Sequence[str]
-    if isinstance(config, mingpt.MinGPTConfig):
-        names = config.dropouts  # a rate that its attention can't have would be saved, and refused when it is loaded
+    if config.model_type == MINGPT_TYPE:
+        names = config.dropouts  # its attention may have none
     else:
         names = [
             name
@@ -241,3 +130,237 @@ def _set_dropout(config: PreTrainedConfig, rate: float) -> None:
         )
     for name in names:
         setattr(config, name, rate)
+
+
+def check_vocabulary(checkpoint: Checkpoint, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose ids have another meaning to the weights, which would not fail but give wrong results."""
+    section = checkpoint.section
+    embedded = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > embedded:
+        raise HftuneError(
+            f"the tokenizer has {len(tokenizer)} tokens, the checkpoint {section.model_name_or_path} has embeddings "
+            f"for {embedded}: it was trained with another vocabulary",
+            hint="use the tokenizer of the checkpoint: leave model.tokenizer_name out",
+        )
+    if section.tokenizer_name is None:
+        return
+    theirs, ours = _ordinary(checkpoint.tokenizer()), tokenizer.get_vocab()
+    moved = next((token for token, number in theirs.items() if ours.get(token) != number), None)
+    if moved is not None:
+        raise HftuneError(
+            f"the vocabulary of model.tokenizer_name {section.tokenizer_name} is not that of the checkpoint "
+            f"{section.model_name_or_path}: {moved!r} has the id {theirs[moved]} there and {ours.get(moved, 'none')} "
+            "here",
+            hint="leave model.tokenizer_name out",
+        )
+
+
+def _ordinary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The vocabulary without special tokens: empty if a checkpoint has no tokenizer."""
+    special = set(tokenizer.all_special_tokens)
+    return {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
+
+
+def set_labels(config: PreTrainedConfig, labels: Sequence[str]) -> None:
+    """Set the label names of a classifier, in order."""
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+
+
+def modules_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The modules of some parameters: classifier.weight and classifier.bias are one module."""
+    return tuple(sorted({name.rpartition(".")[0] for name in names}))
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """The longest input in tokens, or None if the architecture has no limit."""
+    values = config.to_dict()
+    if values.get("position_biased_input") is False:
+        return None  # DeBERTa-v2 has relative positions only
+    # Some model types call it n_positions or block_size.
+    limit = values.get(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    if config.model_type in OFFSET_BY_PADDING:
+        return limit - int(values.get("pad_token_id") or 0) - 1
+    return limit
+
+
+def check_length(config: PreTrainedConfig, max_length: int, virtual_tokens: int = 0) -> None:
+    """Refuse a length that the model has no positions for, including virtual tokens.
+
+    The model itself would fail only when a long example comes.
+    """
+    limit = max_positions(config)
+    if limit is None or max_length + virtual_tokens <= limit:
+        return
+    if not virtual_tokens:
+        raise HftuneError(
+            f"data.max_seq_length is {max_length}, but this {config.model_type} model has {limit} positions",
+            hint=f"use --max-length {limit} or less",
+        )
+    left = {"--max-length ": limit - virtual_tokens, "--set method.num_virtual_tokens=": limit - max_length}
+    raise HftuneError(
+        f"data.max_seq_length {max_length} and method.num_virtual_tokens {virtual_tokens} make "
+        f"{max_length + virtual_tokens} tokens, but this {config.model_type} model has {limit} positions",
+        hint=f"lower one of them: {' or '.join(f'{flag}{most}' for flag, most in left.items() if most > 0) or 'both'}",
+    )
+
+
+# ---- scratch:<preset>: well-known shapes, random initialization, a tokenizer trained on the training texts ----
+
+# RoBERTa numbers positions from padding_idx + 1, so two of them are never used.
+ROBERTA_OFFSET = 2
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How a model and its tokenizer are made from scratch."""
+
+    family: str
+    """What its tokenizer is trained for: a key of ``FORMATS``."""
+    config: Callable[[PreTrainedTokenizerBase, dict[str, Any]], PreTrainedConfig]
+    shape: dict[str, Any] = field(default_factory=dict)
+    """Fields of the configuration."""
+    causal: bool = False
+    """Whether it predicts the next token; encoders read in both directions."""
+    tokenizer_type: str | None = None
+
+    def build_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        """The architecture with the vocabulary and the special tokens of this tokenizer."""
+        return self.config(tokenizer, self.shape)
+
+    def train_tokenizer(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerBase:
+        """The tokenizer of this architecture, trained on the texts: the same texts give the same ids."""
+        kind = self.tokenizer_type or next(iter(FORMATS[self.family]))
+        found = list(texts) if isinstance(texts, Iterator) else texts  # some read the texts twice
+        block_size = self.shape.get("block_size")
+        return train_tokenizer(kind, lambda: found, vocab_size, family=self.family, block_size=block_size, exact=False)
+
+
+def _encoder(config: type[PreTrainedConfig]) -> Callable[[PreTrainedTokenizerBase, dict[str, Any]], PreTrainedConfig]:
+    def build(tokenizer: PreTrainedTokenizerBase, shape: dict[str, Any]) -> PreTrainedConfig:
+        return config(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.cls_token_id,
+            eos_token_id=tokenizer.sep_token_id,
+            **{**shape, "intermediate_size": shape.get("intermediate_size") or 4 * shape["hidden_size"]},
+        )
+
+    return build
+
+
+def _mingpt(tokenizer: PreTrainedTokenizerBase, shape: dict[str, Any]) -> PreTrainedConfig:
+    from hftune.models.mingpt import MinGPTConfig
+
+    # Generation stops where training sequences end: at the mask, or the end of a document.
+    ends = [token for token in (tokenizer.mask_token_id, tokenizer.eos_token_id) if token is not None]
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": ends[0] if len(ends) == 1 else ends or None}
+    try:
+        return MinGPTConfig(vocab_size=len(tokenizer), **ids, **shape)
+    except ValueError as error:
+        reason = str(error)
+        for name in ("hidden_size", "num_attention_heads"):
+            reason = reason.replace(name, f"model.{name}")
+        raise HftuneError(
+            f"this shape of a minGPT is not possible: {reason}",
+            hint="change model.hidden_size, model.num_attention_heads or model.block_size",
+        ) from error
+
+
+def _gpt2(tokenizer: PreTrainedTokenizerBase, shape: dict[str, Any]) -> PreTrainedConfig:
+    return GPT2Config(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        n_positions=shape["max_position_embeddings"],
+        n_embd=shape["hidden_size"],
+        n_layer=shape["num_hidden_layers"],
+        n_head=shape["num_attention_heads"],
+        n_inner=shape.get("intermediate_size"),
+        # Drawing dropout masks on a CPU costs as much as the layers themselves; model.dropout switches it on.
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+
+
+def _shape(layers: int, hidden_size: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {"num_hidden_layers": layers, "hidden_size": hidden_size, "num_attention_heads": heads, **more}
+
+
+_BERT = Preset("bert", _encoder(BertConfig))
+_MINGPT = Preset("mingpt", _mingpt, _shape(4, 256, 8, block_size=128), causal=True)
+PRESETS: dict[str, Preset] = {
+    "bert-tiny": replace(_BERT, shape=_shape(2, 128, 2, max_position_embeddings=512)),
+    "tinybert": replace(_BERT, shape=_shape(4, 312, 12, intermediate_size=1200, max_position_embeddings=512)),
+    "roberta-tiny": Preset(
+        "roberta", _encoder(RobertaConfig), _shape(2, 128, 2, max_position_embeddings=512 + ROBERTA_OFFSET)
+    ),
+    "mingpt": _MINGPT,
+    "mingpt-tiny": replace(_MINGPT, shape=_shape(2, 64, 4, block_size=128)),
+    "gpt2-tiny": Preset("gpt2", _gpt2, _shape(2, 128, 2, max_position_embeddings=128), causal=True),
+}
+
+
+def preset(section: ModelSection, *, causal: bool | None = None) -> Preset:
+    """The preset of a ``scratch:<preset>`` model, with the shape that the recipe sets.
+
+    If the name is unknown, one that predicts the next token (``causal``) or one that does not is suggested.
+    """
+    key = section.model_name_or_path.removeprefix(SCRATCH)
+    if key not in PRESETS:
+        fitting = [f"{SCRATCH}{name}" for name, known in PRESETS.items() if causal in (None, known.causal)]
+        raise HftuneError(
+            f"unknown scratch model {key!r}; expected one of {', '.join(fitting)}",
+            hint=did_you_mean(f"{SCRATCH}{key}", fitting) or f"use --model {fitting[0]}",
+        )
+    found, changes = PRESETS[key], section.shape
+    if "hidden_size" in changes:  # an inner size of the preset belongs to its own hidden size
+        changes = {"intermediate_size": None, **changes}
+    return replace(found, shape={**found.shape, **changes}, tokenizer_type=section.tokenizer_type)
+
+
+def refuse_other_head(section: ModelSection, *, causal: bool) -> None:
+    """Refuse a GPT from scratch for classification, and an encoder from scratch for causal language modeling."""
+    if not section.from_scratch or preset(section, causal=causal).causal == causal:
+        return
+    fitting = [name for name, known in PRESETS.items() if known.causal == causal]
+    needed = "a model that predicts the next token" if causal else "an encoder"
+    raise HftuneError(
+        f"this task needs {needed}; {section.model_name_or_path} is not one",
+        hint=f"use --model {SCRATCH}{' or '.join(fitting)}",
+    )
+
+
+# ---- running a loaded model: its device, its mode, and batches of examples of similar length ----
+
+
+def default_device() -> str:
+    """The first GPU, or else the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Turn off dropout and gradients in the block, and restore the mode of the model after it."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def longest_first(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """The indices of all examples in batches, from long to short.
+
+    A batch is as wide as its longest example, so similar lengths mean little padding; and if memory is too small,
+    the first batch fails, not the last.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]

@@ -1,7 +1,6 @@
 """A classifier as an ONNX graph: written by transformers' exporter, run by ONNX Runtime, in fp32 or with int8 weights.
 
-``hftune.exporting`` writes one; ``hftune.models.classifier`` loads a folder that holds one like any other model. Needs
-the extra ``onnx``.
+Needs the extra ``onnx``.
 """
 
 from __future__ import annotations
@@ -20,31 +19,27 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hftune.errors import HftuneError
-from hftune.models.containment import refuse_data_outside
-from hftune.models.weight_files import ADAPTER, BIN, ONNX, SAFE
+from hftune.models.trust import refuse_outside_data
 
-logger = logging.getLogger(__name__)
-
-GRAPH = ONNX
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def need_onnx() -> None:
-    """Say which packages are missing."""
+    """Refuse ONNX if packages are missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise HftuneError(f"ONNX needs {', '.join(missing)}", hint="pip install 'hftune[onnx]'")
 
 
 def write_onnx(model: PreTrainedModel, sample: dict[str, Tensor], path: Path, *, int8: bool) -> None:
-    """Write the graph of a classifier, for any number of rows and tokens.
+    """Write the graph of a classifier, for any batch size and length.
 
     Args:
         model: In evaluation mode, on the CPU.
-        sample: A batch of at least two rows; which inputs it holds is which inputs the graph has.
+        sample: A batch of at least two examples; the graph has the same inputs.
         path: The file.
-        int8: Whether weights of matrix products and embeddings become 8-bit numbers, one scale a channel, and
-            activations are rounded as they come.
+        int8: Whether weights of matrix products and embeddings become 8-bit numbers with one scale per channel, and
+            activations are quantized at run time.
 
     Raises:
         HftuneError: The architecture can't be written as a graph.
@@ -66,20 +61,20 @@ def write_onnx(model: PreTrainedModel, sample: dict[str, Tensor], path: Path, *,
         except Exception as error:  # three libraries take part, and each fails in its own way
             raise HftuneError(
                 f"this {model.config.model_type} model can't be written as ONNX: {str(error).strip().splitlines()[0]}",
-                hint="BERT, RoBERTa and their kin can; --debug shows what the exporter says",
+                hint="use a BERT or RoBERTa model; --debug shows the error of the exporter",
             ) from error
 
 
 class OnnxModel:
-    """What ``Classifier`` asks of a model, answered by ONNX Runtime on the CPU."""
+    """The interface of a model that ``Classifier`` uses, on ONNX Runtime and the CPU."""
 
     device = torch.device("cpu")
     training = False
 
     def __init__(self, graph: Path, config: PreTrainedConfig) -> None:
-        """graph: the file; config: for the names of the labels."""
+        """graph: the file; config: for the label names."""
         need_onnx()
-        refuse_data_outside(graph)
+        refuse_outside_data(graph)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -94,35 +89,22 @@ class OnnxModel:
         return SimpleNamespace(logits=torch.from_numpy(self._session.run(["logits"], fed)[0]))
 
     def to(self, device: str) -> OnnxModel:
-        """It stays on the CPU, whatever else there is."""
+        """Do nothing: the graph runs on the CPU."""
         return self
 
     def eval(self) -> OnnxModel:
-        """It never does anything else."""
+        """Do nothing: the graph is always in evaluation mode."""
         return self
 
     def train(self, mode: bool = True) -> OnnxModel:
-        """It can't; asked with False it stays as it is."""
+        """Do nothing for False, the only mode of a graph."""
         assert not mode, "a graph does not train"
         return self
 
 
-def is_onnx(folder: Path) -> bool:
-    """Whether a folder holds a graph in place of weights, as ``hftune export`` writes it.
-
-    Weights come first: nobody looks for a graph beside them, which may compute anything.
-    """
-    if not (folder / GRAPH).is_file():
-        return False
-    weights = next((name for name in (*SAFE, *BIN, ADAPTER) if (folder / name).is_file()), None)
-    if weights is not None:
-        logger.info("Ignoring %s in %s: its weights are in %s", GRAPH, folder, weights)
-    return weights is None
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters print their progress and warn of each other's versions; what fails comes as an error."""
+    """The exporters print their progress and warn of each other's versions; failures come as exceptions."""
     logging.disable(logging.WARNING)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

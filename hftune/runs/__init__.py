@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its directory, its environment, its plots and its report."""
+"""The files of a run: its directory, its environment, its plots and its report."""

@@ -1,6 +1,6 @@
-"""Where a run was made: versions, machine, code and command line. ``hftune.pipeline`` keeps it.
+"""The environment of a run: versions, machine, code and command line.
 
-What goes in can be published: no environment variable, no user name, no host name, no token.
+It can be published: it has no environment variables, no user name, no host name and no token.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 
 import hftune
 from hftune.cache import home_folder
-from hftune.escapes import REDACTED, redacted
-from hftune.machine import cpu_model
-from hftune.portability import usable_cores
+from hftune.portability import cpu_model, usable_cores
 from hftune.runs.git import Unknown, find_checkout
+from hftune.sanitize import REDACTED, redacted
 
 LIBRARIES = (
     "torch",
@@ -42,19 +41,18 @@ _SECRET_NAME = re.compile(r"(token|secret|password|passwd|api[-_]?key|credential
 
 
 def describe(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything about this machine and process that may explain a number.
+    """Everything about this machine and process that may explain a result, by default with its command line."""
+    import psutil
 
-    Args:
-        arguments: The command line; this process's own where not given.
-    """
     return {
         "hftune": hftune.__version__,
         "python": platform.python_version(),
         "libraries": versions(),
-        "platform": _platform(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
-        "cores": _cores(),
-        "memory_gb": _memory_gb(),
+        # A container or a batch system can limit the cores that this process may use.
+        "cores": {"total": os.cpu_count() or 1, "usable": usable_cores()},
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "devices": devices(),
         "git": git_state(Path.cwd()),
         "command": command_line(sys.argv if arguments is None else arguments),
@@ -62,7 +60,7 @@ def describe(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that decide a result; one that is not installed is left out."""
+    """Versions of the libraries that can change a result; one that is not installed is left out."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -87,7 +85,7 @@ def devices() -> list[dict[str, Any]]:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit of the checkout around a folder, and whether tracked files differ from it; None outside of a checkout.
 
-    ``changed`` is None where that can't be told, as in a very large repository. The program git is never started, see
+    ``changed`` is None if that is not known, as in a very large repository. The program git is never started, see
     ``hftune.runs.git``.
     """
     checkout = find_checkout(folder)
@@ -106,7 +104,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 def command_line(arguments: Sequence[str]) -> str:
     """The command as one can paste it into a shell, without anything that looks like a secret."""
     if not arguments or arguments[0] in ("", "-c"):
-        return ""  # an interpreter's own session: there is no command to give again
+        return ""  # an interactive interpreter: there is no command to repeat
     program = Path(arguments[0]).name
     words = ["python", "-m", "hftune"] if program == "__main__.py" else [program]
     flag = ""
@@ -119,33 +117,17 @@ def command_line(arguments: Sequence[str]) -> str:
 
 def _redacted(flag: str, argument: str) -> str:
     """One argument without its secret; flag is the word before it, where that was a flag without a value."""
+    # "--token X", "--token=X" and "--set hub.token=X": the value follows a flag or any of the names before a "=".
     names = [flag, *argument.split("=")[:-1]]
     for position, name in enumerate(names):
         if _SECRET_NAME.search(name):
             return "=".join([*names[1 : position + 1], REDACTED])
-    # A commit of a model or dataset looks like a key, is no secret, and is needed to make the run again.
+    # A commit of a model or dataset looks like a key, is not a secret, and is needed to repeat the run.
     return argument if names[-1].endswith("revision") else _KEY.sub(REDACTED, redacted(argument))
 
 
 def _quoted(word: str) -> str:
     """The word for a shell; the home directory, which holds the user's name, stays a variable."""
     home = str(home_folder() or "")
-    pieces = word.split(home) if len(home) > 1 else [word]
-    return '"$HOME"'.join(shlex.quote(piece) if piece or len(pieces) == 1 else "" for piece in pieces)
-
-
-def _platform() -> str:
-    """System, its release and the kind of machine; ``platform.platform`` would add nothing but length."""
-    return f"{platform.system()} {platform.release()} {platform.machine()}"
-
-
-def _cores() -> dict[str, int]:
-    """Cores of the machine and those this process may use, which a container or a batch system can limit."""
-    return {"total": os.cpu_count() or 1, "usable": usable_cores()}
-
-
-def _memory_gb() -> float:
-    import psutil
-
-    total: int = psutil.virtual_memory().total
-    return round(total / 2**30, 1)
+    parts = word.split(home) if len(home) > 1 else [word]
+    return '"$HOME"'.join(shlex.quote(part) if part or len(parts) == 1 else "" for part in parts)

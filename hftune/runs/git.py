@@ -1,8 +1,8 @@
-"""The commit of the checkout around a folder, read from git's own files. Used by ``hftune.runs.environment``.
+"""The commit of the checkout around a folder, read from git's own files.
 
 The program git is not called: a repository's configuration names programs that git runs (``core.fsmonitor``, filters,
-hooks, pagers), and the current folder may hold a stranger's repository. Only regular files are read, up to a limit, and
-what they contain is checked: a hostile repository can state a wrong commit, and nothing else. A bare repository, whose
+hooks, pagers), and the current folder may be an untrusted repository. Only regular files are read, up to a limit, and
+what they contain is checked: a malicious repository can only give a wrong commit. A bare repository, whose
 files can be in any dataset, is not taken for a checkout.
 """
 
@@ -14,6 +14,7 @@ import re
 import stat
 import struct
 import zlib
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,13 +117,14 @@ class Checkout:
         return bytes.fromhex(found[1].decode())
 
     def _packed(self, commit: str) -> bytes:
-        wanted = bytes.fromhex(commit)
         for listing in sorted((self.shared / "objects" / "pack").glob("*.idx")):
-            offset = _offset(listing, wanted)
+            offset = _offset(listing, bytes.fromhex(commit))
             if offset is not None:
                 with _opened(listing.with_suffix(".pack")).open("rb") as pack:
                     pack.seek(offset)
                     content = pack.read(LOOSE_START)
+                # The first byte has the object's type (1: a commit, 6 and 7: a delta) in three bits, and like all
+                # bytes of the size after it has in its highest bit whether the size continues.
                 if content[0] >> 4 & 7 != 1:
                     raise Unknown("a commit stored as a difference to another")
                 begin = next(place for place, byte in enumerate(content) if not byte & 0x80) + 1
@@ -144,7 +146,7 @@ class IndexEntry:
     conflict: bool
     """A merge is not finished, or the file is announced and not added yet."""
     unchecked: bool
-    """The user told git not to look at the file."""
+    """Excluded from the comparison with ``git update-index --assume-unchanged``."""
 
 
 def find_checkout(folder: Path) -> Checkout | None:
@@ -173,7 +175,7 @@ def _named_folder(file: Path, prefix: str) -> Path:
 def _opened(path: Path) -> Path:
     """The path, if it is a regular file: reading a pipe would never end, and a link can lead to a private file."""
     if path.is_symlink() or not path.is_file():
-        raise Unknown(f"{path.name} is no file")
+        raise Unknown(f"{path.name} is not a file")
     return path
 
 
@@ -195,27 +197,30 @@ def _inflated(content: bytes) -> bytes:
 
 def _offset(listing: Path, wanted: bytes) -> int | None:
     """Where an object begins in a pack, from the pack's index (version 2)."""
+    # https://git-scm.com/docs/gitformat-pack: 8 bytes of magic, 256 counts by first byte of the hash, of which the last
+    # is the number of objects, their sorted hashes (20 bytes each), their checksums and their offsets (4 bytes each).
     with _opened(listing).open("rb") as file:
         if file.read(8) != b"\xfftOc\0\0\0\2":
             raise Unknown("a pack of another version")
-        table = struct.unpack(">256I", file.read(1024))
-        low, high = table[wanted[0] - 1] if wanted[0] else 0, table[wanted[0]]
-        while low < high:
-            middle = (low + high) // 2
-            file.seek(1032 + 20 * middle)
-            found = file.read(20)
-            if found == wanted:
-                file.seek(1032 + 24 * table[255] + 4 * middle)
-                (offset,) = struct.unpack(">I", file.read(4))
-                if offset >> 31:
-                    raise Unknown("a pack of over 2 GB")
-                return int(offset)
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
-    return None
+
+        def read(place: int, size: int) -> bytes:
+            file.seek(place)
+            return file.read(size)
+
+        (count,) = struct.unpack(">I", read(8 + 4 * 255, 4))
+        found = bisect_left(range(count), wanted, key=lambda number: read(1032 + 20 * number, 20))
+        if found == count or read(1032 + 20 * found, 20) != wanted:
+            return None
+        (offset,) = struct.unpack(">I", read(1032 + 24 * count + 4 * found, 4))
+        if offset >> 31:
+            raise Unknown("a pack of over 2 GB")
+        return int(offset)
 
 
 def _read_index(content: bytes) -> list[IndexEntry]:
     """Tracked files."""
+    # https://git-scm.com/docs/gitformat-index: a header, the entries, extensions, and a hash of 20 bytes. An entry has
+    # 62 bytes, two more with extended flags, then its name; up to version 3 it is padded to a multiple of 8.
     magic, version, count = struct.unpack_from(">4s2I", content)
     if magic != b"DIRC" or version not in (2, 3, 4):
         raise Unknown("an index of another version")
@@ -240,6 +245,7 @@ def _read_index(content: bytes) -> list[IndexEntry]:
         conflict = bool(flags & 0x3000 or extended & 0x2000)
         unchecked = bool(flags & 0x8000 or extended & 0x4000)
         entries.append(IndexEntry(name, fields[2], fields[3], fields[6], fields[9], fields[10], conflict, unchecked))
+    # Extensions only speed git up, except for "link": the other entries are in a file that is shared.
     while place + 8 <= len(content) - 20:
         extension, size = struct.unpack_from(">4sI", content, place)
         if extension == b"link":
@@ -264,6 +270,8 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
 
 def _tree(entries: list[IndexEntry]) -> bytes:
     """The hash of the tree that a commit of these files would have."""
+    # A tree lists its entries as "mode name\\0hash", sorted as if the names of folders ended in a slash. A folder's own
+    # entry holds the hash of its tree, so the deepest folders come first.
     folders: dict[bytes, list[tuple[bytes, bytes]]] = {b"": []}
     left = MOST_FOLDERS
     for entry in entries:

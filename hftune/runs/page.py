@@ -1,11 +1,11 @@
-"""Pages: what a section is, and how templates become one self-contained HTML text.
+"""Self-contained HTML pages made of sections: the report of a run, of a study, of a comparison, and of the lab.
 
-Used by ``hftune.runs.report`` for runs and by the studies for theirs; both extend templates/base.html.j2.
+templates/page.html.j2 is the page, templates/sections/ has one template for each kind of section.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import hftune
-from hftune.runs import wording
-from hftune.runs.figures import to_svg
+from hftune.files import write_text
+from hftune.runs import formatting
+from hftune.runs.figures import save, to_svg
+from hftune.sanitize import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -30,7 +32,7 @@ class Picture:
     """Unique on its page, and the file name of its PNG."""
     figure: Figure
     alt: str
-    """What it shows, in words, for those who do not see it."""
+    """A description for readers who do not see it."""
     caption: str
 
     def svg(self) -> Markup:
@@ -39,16 +41,16 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
-    """One part of a page."""
+class PageSection:
+    """One section of a page."""
 
     id: str
-    """Where links point to."""
+    """The target of links."""
     title: str
     template: str
-    """File in templates/sections/."""
+    """File in templates/sections/, without .html.j2."""
     lead: str = ""
-    """The sentence that says what is to be seen."""
+    """The first sentence: what the section shows."""
     pictures: tuple[Picture, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     """What the template shows."""
@@ -56,16 +58,49 @@ class Section:
 
 @dataclass(frozen=True)
 class Banner:
-    """Something that must be read before any number; ``alarm`` for what makes the numbers worthless."""
+    """A warning above all numbers; ``alarm`` if the numbers can't be trusted."""
 
     title: str
     text: str
     alarm: bool = False
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill a template. Every text is escaped, and control characters in it are made visible."""
-    return _environment().get_template(template).render(version=hftune.__version__, **values)
+@dataclass(frozen=True)
+class HtmlPage:
+    """A page before it is rendered."""
+
+    title: str
+    kind: str
+    """Run report, Study …: the line above the title."""
+    subtitle: str
+    sections: Sequence[PageSection]
+    banners: Sequence[Banner] = ()
+    source: str = ""
+    """The source of the page, for its footer."""
+
+    def html(self) -> str:
+        """The page as text. Every value is escaped, and control characters in it are made visible."""
+        return _environment().get_template("page.html.j2").render(page=self, version=hftune.__version__)
+
+    def write(self, path: Path, plots: Path | None = None) -> Path:
+        """Write the page, and its figures as PNG into the folder ``plots``, whose old figures are removed."""
+        # The page first: saving a figure as PNG fixes its layout, which would change the SVG.
+        text = self.html()
+        if plots is not None:
+            # Figures of an earlier report that this one lacks would be taken for results of this run.
+            figures = {f"{name}.png": figure for name, figure in self.figures.items()}
+            for old in plots.glob("*.png"):
+                if old.name not in figures:
+                    old.unlink()
+            for name, figure in figures.items():
+                save(figure, plots / name)
+        write_text(path, text)
+        return path
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures of the page by name."""
+        return {picture.name: picture.figure for section in self.sections for picture in section.pictures}
 
 
 @cache
@@ -78,16 +113,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters |= {
-        "number": wording.number,
-        "percent": wording.percent,
-        "signed": wording.signed,
-        "score_name": wording.score_name,
-        "baseline_name": wording.baseline_name,
-    }
+    names = ("number", "percent", "signed", "duration", "score_name", "baseline_name")
+    environment.filters |= {name: getattr(formatting, name) for name in names}
     return environment
 
 
 def _finalize(value: Any) -> Any:
-    """Runs over whatever a template prints; our own markup passes as it is."""
-    return wording.visible(value) if type(value) is str else value
+    # Runs over everything that a template prints; our own markup (a subclass of str) passes unchanged.
+    return visible(value.replace("\r\n", "\n")) if type(value) is str else value

@@ -1,1 +1,1 @@
-"""Studies: a recipe, a grid or a search, and seeds, carried out and compared honestly."""
+"""Studies: train a grid or a search of settings with several seeds, and compare them."""

@@ -1,77 +1,87 @@
-"""The comparison of systems: mean ± std, intervals, paired tests, a verdict in words.
-
-Called by ``hftune compare`` and at the end of a study; ``hftune.studies.results`` writes it down.
-"""
+"""The comparison of systems: mean ± std, intervals, paired tests and verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hftune.errors import HftuneError
-from hftune.evaluation.significance import ENOUGH_SEEDS, Comparison, Estimate, compare, estimate, holm, verdict
-from hftune.runs.wording import duration
+from hftune.errors import HftuneError, did_you_mean
+from hftune.evaluation.scores import Score
+from hftune.evaluation.significance import (
+    ENOUGH_SEEDS,
+    PairedComparison,
+    ScoreEstimate,
+    compare,
+    estimate,
+    holm,
+    score_of_seeds,
+    verdict,
+)
+from hftune.runs.formatting import duration
 from hftune.studies.folder import StudyDir
-from hftune.studies.select import select
 from hftune.studies.systems import (
-    METRICS,
     System,
     common_split,
+    default_metric,
+    differences,
     is_scored,
     item_scores,
     of_study,
     refuse_different_data,
+    scores_of,
+    select,
     training_seconds,
 )
-from hftune.suggest import did_you_mean
 
+# With more systems than these, each is compared only with the best on validation.
 MOST_FOR_ALL_PAIRS = 4
-"""With more systems than these, each is compared with the best on validation only."""
 
 Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One system's line in the table."""
+class ComparedSystem:
+    """One system in the comparison."""
 
     name: str
     values: dict[str, Any]
-    """Its place on each axis of a study; empty for loose runs."""
+    """Its value on each axis of the study; empty for runs outside of studies."""
     seeds: tuple[int, ...]
-    scores: dict[str, Estimate]
-    """By split, for the splits that all its runs were scored on."""
+    scores: dict[str, ScoreEstimate]
+    """By split, for the splits on which all its runs were scored."""
     by_seed: dict[str, tuple[float, ...]]
     """The score of each seed, by split."""
     trainable: int
     total: int
     seconds: float
-    """Mean time of training, with what a frozen encoder took before it."""
+    """Mean training time."""
     collapsed: int
     """Runs of this system that collapsed to one class."""
     baselines: dict[str, dict[str, float]]
-    """Baseline → split → score, fitted on the same training rows; where its runs have the same."""
+    """Baseline → split → score by the same metric; the mean over seeds that trained on different rows."""
     memory: float | None = None
-    """The most memory that a run held, in GB; None where it was not measured."""
+    """Peak memory of its runs in GB; None if it was not measured."""
     selected: bool = False
-    """Whether a study chose it on validation."""
+    """Whether the study selected it on validation."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairwiseTest:
     """Two systems compared with each other."""
 
     first: str
     second: str
-    comparison: Comparison
+    comparison: PairedComparison
     adjusted_p: float
     """After Holm's correction for the number of pairs."""
-    words: str
+    verdict: str
+    """The result as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -80,38 +90,41 @@ class Compared:
 
     metric: str
     split: str
-    """What the pairs were compared on."""
-    rows: tuple[Row, ...]
-    """Best first, by the mean on validation: the order is not taken from test."""
-    pairs: tuple[Pair, ...]
+    """The split of the tests."""
+    rows: tuple[ComparedSystem, ...]
+    """By mean validation score, best first; test has no influence on the order."""
+    pairs: tuple[PairwiseTest, ...]
     baselines: dict[str, dict[str, float]]
-    """Baseline → split → score, where all systems have the same."""
+    """Baseline → split → score, if all systems have the same."""
     notes: tuple[str, ...]
+    higher_is_better: bool = True
+    differences: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Recipe key, rows or fingerprint of a split → system → value, for all that differ."""
 
     @property
     def one_seed(self) -> bool:
-        """Whether nothing is known of other seeds."""
+        """Whether every system has a single seed."""
         return all(len(row.seeds) == 1 for row in self.rows)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that some row has a score on."""
+        """The splits with scores of any system."""
         return tuple(split for split in ("validation", "test") if any(split in row.scores for row in self.rows))
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json and comparison.json."""
+        """The comparison as comparison.json has it."""
         return asdict(self)
 
 
-def compare_study(study: StudyDir, split: str | None = None, metric: str = "accuracy") -> Compared:
-    """Compare the settings of a study, and say what was selected and how."""
+def compare_study(study: StudyDir, split: str | None = None, metric: str | None = None) -> Compared:
+    """Compare the settings of a study, with notes on the selection, failures and pruned trials."""
     selection = select(study)
     systems = of_study(study)
     scored = [system for system in systems if is_scored(system, "test")]
     reference = study.plan().reference
-    # A study that compares with one value of an axis asks a question, and chooses nothing.
+    # A study with a reference selects no setting.
     selected = None if reference and len(scored) == len(systems) else selection.setting.name
-    notes = [selection.in_words()] if selected else []
+    notes = [selection.reason] if selected else []
     if len(scored) == len(systems) > 1:
         notes.append("test was scored for all settings: the best of them on test is not an unbiased result")
     elif scored:
@@ -119,10 +132,10 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
     failures = study.failures()
     if failures:
         notes.append(f"{_count(len(failures), 'run')} failed: the reasons are in failures.jsonl")
-    pruned = sum(trial["state"] == "pruned" for trial in study.drawn())
+    pruned = sum(trial["state"] == "pruned" for trial in study.trials())
     if pruned:
         notes.append(
-            f"{pruned} of {len(study.drawn())} trials were ended early, for a validation score below the median"
+            f"{pruned} of {len(study.trials())} trials were ended early, for a validation score below the median"
         )
     notes += _stage_times(study)
     return compare_systems(systems, split, metric, selected=selected, notes=notes, reference=reference)
@@ -131,7 +144,7 @@ def compare_study(study: StudyDir, split: str | None = None, metric: str = "accu
 def compare_systems(
     systems: Sequence[System],
     split: str | None = None,
-    metric: str = "accuracy",
+    metric: str | None = None,
     *,
     selected: str | None = None,
     notes: Sequence[str] = (),
@@ -141,22 +154,30 @@ def compare_systems(
 
     Args:
         systems: From ``collect``.
-        split: validation or test; test where all were scored on it, else validation.
-        metric: accuracy, or loss.
-        selected: Name of the system that a study chose.
-        notes: What is to be said beside what is found here.
-        reference: An axis and the value on it that all others are compared with; the best on validation by default.
+        split: validation or test; by default test if all were scored on it.
+        metric: A score of their task (``evaluation.scores``); by default the one that selected the checkpoints.
+        selected: Name of the system that a study selected.
+        notes: Notes to add to those of the comparison.
+        reference: An axis and its value with which all others are compared; the best on validation by default.
 
     Raises:
         HftuneError: Different data, or a split that was not scored.
     """
     if not systems:
         raise HftuneError("there is no complete run to compare", hint="finish the runs first")
-    if metric not in METRICS:
+    metric = metric or default_metric(systems)
+    known = scores_of(systems)
+    if metric not in known:
         raise HftuneError(
-            f"runs can't be compared by {metric!r}: it is not a mean over rows",
-            hint=did_you_mean(metric, METRICS) or f"use one of: {', '.join(METRICS)}",
+            f"these runs can't be compared by {metric!r}",
+            hint=did_you_mean(metric, known) or f"use one of: {', '.join(known)}",
         )
+    score = known[metric]
+    recorded = systems[0].runs[0].read_metrics()
+    if "labels" in recorded and metric not in recorded["splits"]["validation"]:  # a recorded score fits the labels
+        from hftune.evaluation.metrics import refuse_unsuitable  # imports scikit-learn
+
+        refuse_unsuitable([metric], recorded["labels"])
     split = split or common_split(systems)
     for system in systems:
         if not is_scored(system, split):
@@ -166,79 +187,100 @@ def compare_systems(
             )
     refuse_different_data(systems, split)
     scores = {
-        (system.name, name): item_scores(system, name, metric)
+        (system.name, name): item_scores(system, name, score)
         for system in systems
         for name in ("validation", "test")
         if is_scored(system, name)
     }
-    sign = 1 if metric == "loss" else -1
+    _refuse_different_items(systems, scores, split)
+    sign = -1 if score.higher_is_better else 1
     rows = sorted(
-        (_row(system, scores, metric, system.name == selected) for system in systems),
+        (_row(system, scores, metric, score, system.name == selected) for system in systems),
         key=lambda row: sign * row.scores["validation"].mean,
     )
+    on_split = {name: values for (name, of), values in scores.items() if of == split}
     return Compared(
         metric=metric,
         split=split,
         rows=tuple(rows),
-        pairs=_pairs(
-            systems,
-            {name: values for (name, of), values in scores.items() if of == split},
-            rows,
-            metric,
-            reference or {},
-        ),
+        pairs=_tests(systems, on_split, [row.name for row in rows], score, reference or {}),
         baselines=_shared([row.baselines for row in rows]),
         notes=(*notes, *_notes(systems, rows, split)),
+        higher_is_better=score.higher_is_better,
+        differences={
+            key: dict(zip((system.name for system in systems), values, strict=True))
+            for key, values in differences(systems).items()
+        },
     )
 
 
-def _row(system: System, scores: dict[tuple[str, str], Scores], metric: str, selected: bool) -> Row:
+def _refuse_different_items(systems: Sequence[System], scores: dict[tuple[str, str], Scores], split: str) -> None:
+    """Refuse predictions for other items: blocks of tokens depend on the tokenizer, and on the length of a block."""
+    counts = {system.name: scores[system.name, split].shape[1] for system in systems}
+    if len(set(counts.values())) > 1:
+        (first, most), (second, other) = list({count: (name, count) for name, count in counts.items()}.values())[:2]
+        raise HftuneError(
+            f"{first} was scored on {most:,} examples of {split} and {second} on {other:,}",
+            hint="compare runs whose text is divided alike: one tokenizer and block size, or one example per line",
+        )
+
+
+def _row(
+    system: System, scores: dict[tuple[str, str], Scores], metric: str, score: Score, selected: bool
+) -> ComparedSystem:
     metrics = [run.read_metrics() for run in system.runs]
     mine = {split: values for (name, split), values in scores.items() if name == system.name}
-    return Row(
+    return ComparedSystem(
         name=system.name,
         values=system.values,
         seeds=system.seeds,
-        scores={split: estimate(values) for split, values in mine.items()},
-        by_seed={split: tuple(values.mean(axis=1).tolist()) for split, values in mine.items()},
+        scores={split: estimate(values, score) for split, values in mine.items()},
+        by_seed={split: tuple(score_of_seeds(values, score).tolist()) for split, values in mine.items()},
         trainable=metrics[0]["parameters"]["trainable"],
         total=metrics[0]["parameters"]["total"],
         seconds=fmean(training_seconds(entry) for entry in metrics),
         collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
-        baselines=_shared([_baselines(entry, metric) for entry in metrics]),
+        baselines=_means([_baselines(entry, metric) for entry in metrics]),
         memory=max((one for entry in metrics if (one := entry["speed"].get("peak_memory_gb"))), default=None),
         selected=selected,
     )
 
 
-def _pairs(
-    systems: Sequence[System], scores: dict[str, Scores], rows: Sequence[Row], metric: str, reference: Mapping[str, Any]
-) -> tuple[Pair, ...]:
-    names = [row.name for row in rows]
+def _tests(
+    systems: Sequence[System],
+    scores: dict[str, Scores],
+    names: Sequence[str],
+    score: Score,
+    reference: Mapping[str, Any],
+) -> tuple[PairwiseTest, ...]:
+    """Paired tests; names are in the order of the table."""
     if reference:
         chosen = list(_partners(systems, reference))
     elif len(names) <= MOST_FOR_ALL_PAIRS:
-        chosen = [(second, first) for place, first in enumerate(names) for second in names[place + 1 :]]
+        chosen = [(second, first) for first, second in combinations(names, 2)]
     else:
         chosen = [(name, names[0]) for name in names[1:]]
     seeds = {system.name: system.seeds for system in systems}
     results = [
-        compare(scores[first], scores[second], paired_seeds=seeds[first] == seeds[second]) for first, second in chosen
+        compare(scores[first], scores[second], score, paired_seeds=seeds[first] == seeds[second])
+        for first, second in chosen
     ]
     adjusted = holm([result.p_value for result in results]) if results else []
-    look: dict[str, Any] = (
-        {"scale": 1.0, "unit": "nats", "digits": 3, "higher_is_better": False} if metric == "loss" else {}
-    )
-    return tuple(
-        Pair(
-            first, second, result, p, verdict(result, first, second, adjusted_p=p if len(chosen) > 1 else None, **look)
-        )
-        for (first, second), result, p in zip(chosen, results, adjusted, strict=True)
-    )
+    look: dict[str, Any] = {
+        "scale": score.scale,
+        "unit": score.unit,
+        "digits": score.digits,
+        "higher_is_better": score.higher_is_better,
+    }
+    found = []
+    for (first, second), result, p in zip(chosen, results, adjusted, strict=True):
+        text = verdict(result, first, second, adjusted_p=p if len(chosen) > 1 else None, **look)
+        found.append(PairwiseTest(first, second, result, p, text))
+    return tuple(found)
 
 
 def _partners(systems: Sequence[System], reference: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each system and the one that differs from it only by the values that all are compared with."""
+    """Each system and the one with the reference value that is otherwise the same."""
     by_place = {tuple(system.values.items()): system.name for system in systems}
     for system in systems:
         partner = by_place.get(tuple({**system.values, **reference}.items()))
@@ -247,15 +289,26 @@ def _partners(systems: Sequence[System], reference: Mapping[str, Any]) -> Iterat
 
 
 def _baselines(metrics: Mapping[str, Any], metric: str) -> dict[str, dict[str, float]]:
-    """What simple systems score that were fitted on the training rows of a run."""
+    """The baselines of a run: name → split → score."""
     return {
         name: {split: scores[metric] for split, scores in splits.items() if metric in scores}
         for name, splits in metrics.get("baselines", {}).items()
     }
 
 
+def _means(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The baselines of a system: those that all its seeds have, averaged if seeds have other training rows."""
+    found: dict[str, dict[str, float]] = {}
+    for name, splits in every[0].items():
+        for split in splits:
+            values = [scores for one in every if (scores := one.get(name, {}).get(split)) is not None]
+            if len(values) == len(every):
+                found.setdefault(name, {})[split] = values[0] if len(set(values)) == 1 else fmean(values)
+    return found
+
+
 def _shared(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Baseline → split → score, where that is the same for all: with other training rows it is not."""
+    """The baseline scores that are the same for all; they differ with the training rows."""
     found: dict[tuple[str, str], set[float]] = {}
     for baselines in every:
         for name, splits in baselines.items():
@@ -269,22 +322,21 @@ def _shared(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 
 
 def _stage_times(study: StudyDir) -> list[str]:
-    """The table's times are those of the runs in it; what they start from took time as well."""
-    plan, told = study.plan(), []
+    plan, times = study.plan(), []
     for name in plan.depends_on:
-        runs = [run for seed in plan.seeds if (run := study.before(name, seed)).complete]
+        runs = [run for seed in plan.seeds if (run := study.stage_run(name, seed)).complete]
         if runs:
-            told.append(f"{name}, {duration(fmean(training_seconds(run.read_metrics()) for run in runs))} a seed")
-    return [f"times leave out the runs that others start from: {'; '.join(told)}"] if told else []
+            times.append(f"{name}, {duration(fmean(training_seconds(run.read_metrics()) for run in runs))} per seed")
+    return [f"times leave out the runs that others start from: {'; '.join(times)}"] if times else []
 
 
-def _notes(systems: Sequence[System], rows: Sequence[Row], split: str) -> list[str]:
+def _notes(systems: Sequence[System], rows: Sequence[ComparedSystem], split: str) -> list[str]:
     notes = []
     fewest = min(len(system.runs) for system in systems)
     if fewest < ENOUGH_SEEDS:
         notes.append(
             f"{'every' if all(len(one.runs) == fewest for one in systems) else 'some'} setting has "
-            f"{_count(fewest, 'seed')}: too few to tell settings from luck, use {ENOUGH_SEEDS} or more"
+            f"{_count(fewest, 'seed')}: too few to compare settings, use {ENOUGH_SEEDS} or more"
         )
     if len({len(system.runs) for system in systems}) > 1:
         notes.append("settings have different numbers of seeds")

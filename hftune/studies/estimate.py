@@ -1,7 +1,7 @@
-"""What a study would cost: each of its settings tried out for a few batches, nothing trained, nothing written.
+"""The cost of a study before it starts: each setting is tried for a few batches; nothing is written.
 
-Called by ``hftune sweep --dry-run``. A setting that starts from another run of the study is tried with what that run
-itself starts from: the same architecture, so the same cost.
+A setting that starts from another run of the study is tried with what that run itself starts from: the same
+architecture, so the same cost.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ from typing import Any
 
 import torch
 
-from hftune.config.recipe import Recipe
-from hftune.dryrun import Estimate, dry_run
+from hftune.pipeline.dry_run import Estimate, dry_run
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe
 from hftune.runs.directory import RunDir
 from hftune.studies.folder import StudyDir, refuse_unfit
-from hftune.studies.plan import Plan, check, examples, recipe_for, stage_recipe
-from hftune.studies.stages import starts_from
-from hftune.training.launch import threads_for
-from hftune.training.launcher import THREADS
-from hftune.training.progress import Listener
+from hftune.studies.plan import Plan, check, examples, recipe_for, stage_of, stage_recipe
+from hftune.training.launch import THREADS, threads_for
 
-VOCABULARY = "model.tokenizer_name"
+TOKENIZER = "model.tokenizer_name"
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What the runs of one setting would take."""
+class SettingCost:
+    """The estimated cost of the runs of one setting."""
 
     setting: str
     runs: float
-    """Those still to be made; a search shares its trials out among the settings that are tried."""
+    """Runs that are not complete; the trials of a search count evenly for the settings that are tried."""
     complete: int
     each: Estimate | None
-    """One of them; None where nothing is left to be made."""
+    """The estimate of one run; None if all are complete."""
 
     @property
     def minutes(self) -> float:
-        """Of all runs that are still to be made, one after the other."""
+        """Minutes of all runs that are not complete, one after the other."""
         return 0.0 if self.each is None else self.runs * self.each.estimated_minutes
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """The cost for --json."""
         return {
             "setting": self.setting,
             "runs": self.runs,
@@ -55,27 +53,27 @@ class Cost:
         }
 
 
-def costs(plan: Plan, folder: Path, jobs: int, listener: Listener) -> Iterator[Cost]:
-    """Try the settings out one by one, the runs that others start from first.
+def costs(plan: Plan, folder: Path, jobs: int, progress: ProgressReporter) -> Iterator[SettingCost]:
+    """Try the settings one by one, first the runs that others start from.
 
     Args:
         plan: The study.
-        folder: Where it lies or would lie; what is complete there costs nothing.
-        jobs: Runs at once: each has its share of the cores.
-        listener: Who watches.
+        folder: Its folder, if it exists; complete runs in it cost nothing.
+        jobs: Runs at once; each has its share of the cores.
+        progress: Receives the progress.
 
     Raises:
-        HftuneError: Whatever the study would have raised before its first update.
+        HftuneError: The errors that the study would raise before its first step.
     """
     check(plan)
     refuse_unfit(folder, plan)
     with _share_of_cores(jobs):
-        yield from _each(plan, StudyDir(folder), listener)
+        yield from _each(plan, StudyDir(folder), progress)
 
 
 @contextmanager
 def _share_of_cores(jobs: int) -> Iterator[None]:
-    """As many threads as one of so many runs has; a number that the user chose stays."""
+    # Use as many threads as one of the runs will have, unless the user chose a number.
     before = torch.get_num_threads()
     chosen = THREADS in os.environ
     if not chosen:
@@ -89,32 +87,34 @@ def _share_of_cores(jobs: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _each(plan: Plan, study: StudyDir, listener: Listener) -> Iterator[Cost]:
+def _each(plan: Plan, study: StudyDir, progress: ProgressReporter) -> Iterator[SettingCost]:
     seeds = plan.seeds
     for name in plan.depends_on:
-        runs = [study.before(name, seed) for seed in seeds]
-        yield _tried(f"before: {name}", stage_recipe(plan, name, seeds[0]), runs, 1, listener)
+        runs = [study.stage_run(name, seed) for seed in seeds]
+        yield _tried(f"depends_on: {name}", stage_recipe(plan, name, seeds[0]), runs, 1, progress)
     settings = examples(plan)
     times = 1 if plan.search is None else plan.search / len(settings)
-    origins = {name: stage_recipe(plan, name, seeds[0]).model.model_name_or_path for name in plan.depends_on}
-    alone = plan.model_copy(update={"set": _standing_in(plan.set, origins), "depends_on": {}})
+    alone = plan.model_copy(update={"set": _without_stages(plan, plan.set), "depends_on": {}})
     for setting in settings:
-        tried = replace(setting, overrides=_standing_in(setting.overrides, origins))
+        tried = replace(setting, overrides=_without_stages(plan, setting.overrides))
         runs = [study.run(setting, seed) for seed in seeds]
-        yield _tried(setting.name, recipe_for(alone, tried, seeds[0]), runs, times, listener)
+        yield _tried(setting.name, recipe_for(alone, tried, seeds[0]), runs, times, progress)
 
 
-def _tried(name: str, recipe: Recipe, runs: list[RunDir], times: float, listener: Listener) -> Cost:
+def _tried(name: str, recipe: Recipe, runs: list[RunDir], times: float, progress: ProgressReporter) -> SettingCost:
     complete = sum(run.complete for run in runs)
     if complete == len(runs):
-        return Cost(name, 0, complete, None)
-    listener.stage(f"trying {name}")
-    return Cost(name, times * (len(runs) - complete), complete, dry_run(recipe))
+        return SettingCost(name, 0, complete, None)
+    progress.stage(f"trying {name}")
+    return SettingCost(name, times * (len(runs) - complete), complete, dry_run(recipe))
 
 
-def _standing_in(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
-    """Settings without runs of the study: what such a run starts from in its place, and a vocabulary learned anew."""
-    return {
-        key: value if (name := starts_from(value)) is None else None if key == VOCABULARY else origins[name]
-        for key, value in values.items()
-    }
+def _without_stages(plan: Plan, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace a run of the study by the model that the run itself starts from, and its tokenizer by a new one."""
+    changed: dict[str, Any] = {}
+    for key, value in values.items():
+        stage = stage_of(value, plan)
+        if stage is not None:
+            origin = stage_recipe(plan, stage, plan.seeds[0]).model.model_name_or_path
+            changed[key] = None if key == TOKENIZER else origin
+    return {**values, **changed}

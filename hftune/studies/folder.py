@@ -1,14 +1,14 @@
-"""The folder of a study: its plan, its runs, what failed, and what came of it.
+"""The folder of a study: its plan, its runs, failures and results.
 
 runs/<study>/  study.yaml  runs/<setting>/seed-<n>/  failures.jsonl  comparison.{json,csv,md}  plots/*.png  report.html
-               logs/ (what workers said)   depends_on/<name>/seed-<n>/ (runs that others start from)
-               data/*.parquet (rows that were given from Python)
-               for a search: drawn.jsonl (its trials)  search.journal (Optuna's storage)
+               logs/ (output of workers)   depends_on/<name>/seed-<n>/ (runs that others start from)
+               data/*.parquet (rows passed from Python)
+               for a search: trials.jsonl
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,11 @@ from typing import Any
 from hftune.data.in_memory import InMemoryData
 from hftune.errors import HftuneError
 from hftune.files import read_jsonl, refuse_links, write_jsonl, write_text
-from hftune.runs.directory import DATA, RunDir, in_use
+from hftune.runs.directory import DATA, RunDir, exclusive, in_use
 from hftune.runs.group import seed_path
-from hftune.runs.lock import exclusive
-from hftune.studies.plan import Plan, grid, plan_yaml, read_plan, setting_of
-from hftune.studies.settings import Setting
-from hftune.studies.stages import stage_path
+from hftune.studies.plan import PLAN, Plan, StudySetting, grid, is_study, setting_of, stage_path
+from hftune.studies.request import plan_yaml, read_plan
 
-PLAN = "study.yaml"
 STUDY = "a study"
 
 
@@ -50,55 +47,50 @@ class StudyDir:
         """The plan it was made with."""
         return read_plan(self.path / PLAN)
 
-    def settings(self) -> list[Setting]:
-        """The grid, or what the search has drawn so far."""
+    def settings(self) -> list[StudySetting]:
+        """The grid, or what the search has sampled so far."""
         plan = self.plan()
         if plan.search is None:
             return grid(plan)
-        drawn = [setting_of(plan, trial["values"]) for trial in self.drawn()]
-        return list({setting.folder: setting for setting in drawn}.values())
+        sampled = [setting_of(plan, trial["values"]) for trial in self.trials()]
+        return list({setting.folder: setting for setting in sampled}.values())  # two trials can be the same setting
 
-    def run(self, setting: Setting, seed: int) -> RunDir:
+    def run(self, setting: StudySetting, seed: int) -> RunDir:
         """The run of one setting and seed, whether it is there yet or not."""
         return RunDir(seed_path(self.path / "runs" / setting.folder, seed))
 
-    def before(self, stage: str, seed: int) -> RunDir:
-        """The run of one seed that others start from, whether it is there yet or not."""
+    def stage_run(self, stage: str, seed: int) -> RunDir:
+        """The run of ``depends_on`` with one seed, whether it exists yet or not."""
         return RunDir(stage_path(self.path, stage, seed))
 
-    def runs(self, setting: Setting) -> list[RunDir]:
+    def runs(self, setting: StudySetting) -> list[RunDir]:
         """The complete runs of a setting, in order of seeds."""
         found = [self.run(setting, seed) for seed in self.plan().seeds]
         return [run for run in found if run.complete]
 
-    def drawn(self) -> list[dict[str, Any]]:
+    def trials(self) -> list[dict[str, Any]]:
         """The trials of a search, in order: values, state, score."""
-        return _rows(self.path / "drawn.jsonl")
+        return _rows(self.path / "trials.jsonl")
 
-    def write_drawn(self, drawn: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what a search has drawn."""
-        write_jsonl(self.path / "drawn.jsonl", drawn)
+    def write_trials(self, trials: Sequence[Mapping[str, Any]]) -> None:
+        """Store the trials of a search."""
+        write_jsonl(self.path / "trials.jsonl", trials)
 
     def failures(self) -> list[dict[str, Any]]:
-        """Runs that failed in the last sitting, and why."""
+        """Runs that failed in the last session, and why."""
         return _rows(self.path / "failures.jsonl")
 
     def write_failures(self, failures: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what failed and why."""
+        """Store the failures."""
         write_jsonl(self.path / "failures.jsonl", failures)
-
-
-def is_study(path: Path) -> bool:
-    """Whether a study lies here."""
-    return (path / PLAN).is_file()
 
 
 @contextmanager
 def begun(path: Path, plan: Plan, rows: InMemoryData | None = None) -> Iterator[StudyDir]:
-    """Make the folder of a study, or take it up again, and hold it for this process alone.
+    """Make the folder of a study or continue it, locked for this process.
 
     Raises:
-        HftuneError: Something else lies there, another plan, or another process is at it.
+        HftuneError: The folder is not a study or has another plan, or another process uses it.
     """
     study = StudyDir(path)
     refuse_unfit(path, plan)
@@ -116,7 +108,7 @@ def begun(path: Path, plan: Plan, rows: InMemoryData | None = None) -> Iterator[
 
 
 def refuse_unfit(path: Path, plan: Plan) -> None:
-    """Refuse a folder that holds something else, a study with another plan, or links."""
+    """Refuse a folder that is not a study, a study with another plan, or links."""
     if is_study(path):
         refuse_links(path, STUDY, in_place=True)
         _refuse_other_plan(StudyDir(path), plan)
@@ -129,18 +121,18 @@ def refuse_unfit(path: Path, plan: Plan) -> None:
 def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
     """A study may grow (values, seeds, trials), but not turn into another one."""
     before = study.plan()
-    changed = [name for name, one, other in _fixed(before, plan) if one != other]
+    changed = [name for name in ("recipe", "set", "depends_on") if getattr(before, name) != getattr(plan, name)]
     if (before.search is None) != (plan.search is None) or (before.search or 0) > (plan.search or 0):
         changed.append("search")
+    # A search samples from the grid with seeds derived from trial numbers: another grid would change every trial.
     searched = plan.search is not None
-    if not _grown(before.seeds, plan.seeds, exactly=searched):
+    if not _contains(plan.seeds, before.seeds, exactly=searched):
         changed.append("seeds")
     if list(before.grid) != list(plan.grid):
         changed.append("grid")
     else:
-        changed += [
-            f"grid.{key}" for key, axis in before.grid.items() if not _grown_axis(axis, plan.grid[key], searched)
-        ]
+        axes = [(key, plan.grid[key], axis) for key, axis in before.grid.items()]
+        changed += [f"grid.{key}" for key, now, axis in axes if not _contains(now, axis, exactly=searched)]
     if changed:
         raise HftuneError(
             f"{study.path} holds a study with another plan: {', '.join(changed)} differs",
@@ -148,20 +140,15 @@ def _refuse_other_plan(study: StudyDir, plan: Plan) -> None:
         )
 
 
-def _fixed(before: Plan, after: Plan) -> list[tuple[str, object, object]]:
-    return [(name, vars(before)[name], vars(after)[name]) for name in ("recipe", "set", "depends_on")]
-
-
-def _grown_axis(before: object, after: object, exactly: bool) -> bool:
-    if isinstance(before, list) and isinstance(after, list):
-        return _grown(before, after, exactly=exactly)
-    if isinstance(before, dict) and isinstance(after, dict) and not exactly:
-        return all(after.get(name) == values for name, values in before.items())
-    return before == after
-
-
-def _grown(before: Sequence[object], after: Sequence[object], *, exactly: bool) -> bool:
-    return list(before) == list(after) if exactly else all(value in after for value in before)
+def _contains(now: object, before: object, *, exactly: bool) -> bool:
+    """Whether all earlier values, named settings or seeds are still there; an interval has to stay the same."""
+    if exactly or type(now) is not type(before):
+        return now == before
+    if isinstance(now, dict) and isinstance(before, dict):
+        return all(now.get(name) == value for name, value in before.items())
+    if isinstance(now, Collection) and isinstance(before, Collection):
+        return all(value in now for value in before)
+    return now == before
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""The figures of a comparison: scores with intervals, learning curves, score against values and against cost.
-
-Data in, figure out; ``hftune.studies.page`` shows them and ``hftune.studies.results`` keeps them as PNG files.
-"""
+"""The figures of a comparison: scores with intervals, learning curves, score against values and against cost."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,27 +24,28 @@ from hftune.runs.figures import (
     Line,
     draw_line,
     legend,
+    line_chart,
     new_figure,
     plain,
     style,
 )
-from hftune.runs.wording import score_name
-from hftune.studies.compare import Compared, Row
-from hftune.studies.cross import baselines_along
-from hftune.studies.settings import described, short_names, shown
+from hftune.runs.formatting import score_name
+from hftune.studies.compare import Compared, ComparedSystem
+from hftune.studies.plan import axis_title, described, shown
 from hftune.studies.systems import System
+from hftune.studies.tables import baselines_along
 
 MOST_LINES = len(SERIES)
 MOST_ROWS = 20
+# Values that differ by this factor or more may be on a logarithmic axis.
 LOG_FROM = 8.0
-"""Values that differ by this factor or more may go on a logarithmic axis."""
+# The line style of baselines.
 DASHES = (0, (4, 2))
-"""The line of a baseline."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """A system's place in a trade-off."""
+class TradeOff:
+    """The cost (x) and score (y) of a system, with the range over seeds."""
 
     rank: int
     name: str
@@ -55,7 +54,7 @@ class Point:
     low: float
     high: float
     collapsed: bool = False
-    """Whether every run of it answers with one label."""
+    """Whether every run of it predicts one label."""
 
 
 def scores(compared: Compared) -> Figure:
@@ -75,21 +74,18 @@ def scores(compared: Compared) -> Figure:
     if any(row.selected for row in rows):
         axes.plot([], [], "s-", color=ORANGE, markersize=6, linewidth=1.6, label="selected")
     axes.plot([], [], "|", color=MUTED, markersize=9, label="seeds")
-    best = max((splits.get(compared.split, 0.0) for splits in compared.baselines.values()), default=0.0)
-    if best and compared.metric != "loss":
-        axes.axvline(best, color=GREEN, linewidth=1, linestyle=DASHES, alpha=0.7, label="best baseline")
-    # Names stand above their lines: beside the axis they would leave a phone no room for the scores.
+    known = [splits[compared.split] for splits in compared.baselines.values() if compared.split in splits]
+    pick, reach = (
+        (max, 1.0) if compared.higher_is_better else (min, 3 * max(row.scores[compared.split].high for row in rows))
+    )
+    # The perplexity of a unigram may be so much larger than all others that these would become one dot.
+    if known and pick(known) <= reach:
+        axes.axvline(pick(known), color=GREEN, linewidth=1, linestyle=DASHES, alpha=0.7, label="best baseline")
+    # Names are above their lines: next to the axis they would take the width of a phone.
+    look: dict[str, Any] = {"fontsize": TEXT - 0.5, "color": INK, "va": "bottom", "parse_math": False}
     for place, row in enumerate(rows):
-        axes.text(
-            0,
-            place - 0.24,
-            plain(f"{place + 1}  {row.name}", 60),
-            transform=axes.get_yaxis_transform(),
-            fontsize=TEXT - 0.5,
-            color=INK,
-            va="bottom",
-            parse_math=False,
-        )
+        name = plain(f"{place + 1}  {row.name}", 60)
+        axes.text(0, place - 0.24, name, transform=axes.get_yaxis_transform(), **look)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.85)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -98,7 +94,7 @@ def scores(compared: Compared) -> Figure:
 
 
 def curves(systems: Sequence[System], metric: str) -> Figure | None:
-    """Dev score over updates: the mean over seeds as a line, the spread from worst to best seed as a band."""
+    """Validation score over steps: the mean over seeds as a line, from the worst to the best seed as a band."""
     lines = []
     for place, system in enumerate(systems[:MOST_LINES]):
         by_seed = [_evaluations(history, metric) for history in (run.read_history() for run in system.runs)]
@@ -108,35 +104,28 @@ def curves(systems: Sequence[System], metric: str) -> Figure | None:
             lines.append(_banded(system.name, [float(step) for step in steps], values, place))
     if not lines:
         return None
-    figure = new_figure(height=2.9 + 0.2 * len(lines))
-    axes = figure.subplots()
-    style(axes, "updates", f"validation {score_name(metric)}")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    for line in lines:
-        draw_line(axes, line)
-    legend(axes, columns=1 if max(len(line.label) for line in lines) > 18 else 2)
-    return figure
+    columns = 1 if max(len(line.label) for line in lines) > 18 else 2
+    y_label, height = f"validation {score_name(metric)}", 2.9 + 0.2 * len(lines)
+    return line_chart(lines, x_label="steps", y_label=y_label, height=height, columns=columns)
 
 
 def by_value(compared: Compared, axis: str) -> Figure:
     """Score against the values of one axis: one line for each setting of the others, seeds as a band."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[ComparedSystem]] = {}
     for row in compared.rows:
         others = {key: value for key, value in row.values.items() if key != axis}
         groups.setdefault(described(others), []).append(row)
     shown_groups = list(groups.items())[:MOST_LINES]
     if max(len(rows) for _, rows in shown_groups) == 1:
-        # A search draws each point once: nothing to connect.
+        # A search has one setting for each value, so there are no lines.
         shown_groups = [("", list(compared.rows))]
     connect = all(len({row.values[axis] for row in rows}) == len(rows) for _, rows in shown_groups) and (
         shown_groups[0][0] or len(groups) == 1
     )
-    name = short_names(list(compared.rows[0].values))[axis] or axis
     values = sorted({float(row.values[axis]) for _, rows in shown_groups for row in rows})
     figure = new_figure(height=2.9 + 0.2 * len(shown_groups))
     axes = figure.subplots()
-    style(axes, name.replace("_", " "), f"{compared.split} {score_name(compared.metric)}")
+    style(axes, axis_title(list(compared.rows[0].values), axis), f"{compared.split} {score_name(compared.metric)}")
     for place, (label, rows) in enumerate(shown_groups):
         ordered = sorted(rows, key=lambda row: float(row.values[axis]))
         spread = [list(row.by_seed[compared.split]) for row in ordered]
@@ -152,7 +141,7 @@ def by_value(compared: Compared, axis: str) -> Figure:
 
 
 def _draw_baselines(axes: Axes, compared: Compared, axis: str) -> None:
-    """What simple systems score, where it changes along the axis: with more training rows they get better as well."""
+    # Only baselines whose score changes along the axis, as it does with the number of training rows.
     for name, scores in baselines_along(compared, axis).items():
         if len(set(scores.values())) > 1:
             x = sorted(scores)
@@ -161,7 +150,7 @@ def _draw_baselines(axes: Axes, compared: Compared, axis: str) -> None:
 
 
 def trade_off(compared: Compared, against: str) -> Figure | None:
-    """Score against trained parameters or seconds, the front that nothing beats on both marked; None where x is one.
+    """Score against cost, with the Pareto front; None if all systems cost the same.
 
     Args:
         compared: The comparison.
@@ -178,19 +167,18 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
         axes.plot([point.x, point.x], [point.low, point.high], color=MUTED, linewidth=1)
     for x, y, ranks in _labels(points):
         axes.annotate(ranks, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=TEXT, color=INK)
-    front = pareto(points, lower_is_better=compared.metric == "loss")
+    front = pareto(points, lower_is_better=not compared.higher_is_better)
     axes.plot([point.x for point in front], [point.y for point in front], color=ORANGE, linewidth=1.2, zorder=1)
     rest = [point for point in points if point not in front and not point.collapsed]
     lost = [point for point in points if point.collapsed]
-    for group, marker, color, words in (
+    for group, marker, color, name in (
         (front, "s", ORANGE, "best for its cost"),
         (rest, "o", BLUE, "others"),
         (lost, "x", MUTED, "collapsed"),
     ):
         if group:
-            axes.plot(
-                [one.x for one in group], [one.y for one in group], marker, color=color, label=words, linestyle=""
-            )
+            costs, heights = [one.x for one in group], [one.y for one in group]
+            axes.plot(costs, heights, marker, color=color, label=name, linestyle="")
     if spreads_by_magnitude([point.x for point in points]):
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -202,8 +190,8 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
     return figure
 
 
-def _labels(points: Sequence[Point]) -> list[tuple[float, float, str]]:
-    """Place and text of the points' numbers; points that lie on each other share one."""
+def _labels(points: Sequence[TradeOff]) -> list[tuple[float, float, str]]:
+    """Position and text of the points' numbers; overlapping points share one."""
     heights = [point.y for point in points]
     near = (max(heights) - min(heights)) / 30
     found: list[tuple[float, float, list[int]]] = []
@@ -217,21 +205,21 @@ def _labels(points: Sequence[Point]) -> list[tuple[float, float, str]]:
     return [(x, y, ", ".join(map(str, ranks))) for x, y, ranks in found]
 
 
-def points_of(compared: Compared, against: str) -> list[Point]:
-    """The systems in a trade-off, with the spread of their seeds."""
+def points_of(compared: Compared, against: str) -> list[TradeOff]:
+    """Cost and score of each system."""
     found = []
     for place, row in enumerate(compared.rows):
         seeds = row.by_seed[compared.split]
         x = float(row.trainable) if against == "trainable" else row.seconds
         lost = row.collapsed == len(row.seeds)
-        found.append(Point(place + 1, row.name, x, row.scores[compared.split].mean, min(seeds), max(seeds), lost))
+        found.append(TradeOff(place + 1, row.name, x, row.scores[compared.split].mean, min(seeds), max(seeds), lost))
     return found
 
 
-def pareto(points: Sequence[Point], *, lower_is_better: bool = False) -> list[Point]:
-    """The points that no other one beats: from cheap to dear, each better than all cheaper ones. None collapsed."""
+def pareto(points: Sequence[TradeOff], *, lower_is_better: bool = False) -> list[TradeOff]:
+    """The Pareto front, cheapest first: each point is better than all cheaper ones. Collapsed systems are left out."""
     sign = -1 if lower_is_better else 1
-    front: list[Point] = []
+    front: list[TradeOff] = []
     for point in sorted((one for one in points if not one.collapsed), key=lambda one: (one.x, -sign * one.y)):
         if not front or sign * point.y > sign * front[-1].y:
             front.append(point)
@@ -239,7 +227,7 @@ def pareto(points: Sequence[Point], *, lower_is_better: bool = False) -> list[Po
 
 
 def spreads_by_magnitude(values: Sequence[float]) -> bool:
-    """Whether values are spread by their order of magnitude, as learning rates are, and not evenly."""
+    """Whether values are spaced by factors, as learning rates are, and not by equal steps."""
     distinct = sorted(set(values))
     if len(distinct) < 2 or distinct[0] <= 0 or distinct[-1] / distinct[0] < LOG_FROM:
         return False
@@ -262,7 +250,7 @@ def _banded(label: str, x: list[float], values: list[list[float]], place: int) -
 
 
 def _value_ticks(axes: Axes, values: list[float]) -> None:
-    """Ticks where the study has values, as long as they do not crowd."""
+    # Ticks at the values of the study, if there are few.
     if spreads_by_magnitude(values):
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,22 +1,26 @@
-"""What can be trained: one file a task, one line in TASKS. The pipeline knows only ``hftune.tasks.task.Task``."""
+"""The tasks: one file per task, one line in TASKS. Imports nothing heavy until a task is used."""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from hftune.tasks.causal_lm import CausalLanguageModel
-from hftune.tasks.classification import Classification
-from hftune.tasks.joint import Joint
-from hftune.tasks.mlm import MaskedLanguageModel
-from hftune.tasks.question_answer import QuestionAnswering
-from hftune.tasks.span_corruption import SpanCorruption
-from hftune.tasks.task import Task
+if TYPE_CHECKING:
+    from hftune.tasks.task import Task
 
-TASKS: dict[str, type[Task[Any]]] = {
-    "classify": Classification,
-    "joint": Joint,
-    "mlm": MaskedLanguageModel,
-    "span": SpanCorruption,
-    "clm": CausalLanguageModel,
-    "answer": QuestionAnswering,
+TASKS = {
+    "classify": "classification.Classification",
+    "joint": "joint.Joint",
+    "mlm": "mlm.MaskedLanguageModel",
+    "span": "span_corruption.SpanCorruption",
+    "clm": "causal_lm.CausalLanguageModel",
+    "answer": "question_answer.QuestionAnswering",
 }
+"""Kind of the ``task`` section → module and class, a subclass of ``hftune.tasks.task.Task``."""
+
+
+def task_class(kind: str) -> type[Task[Any]]:
+    """The class of a kind of task."""
+    module, name = TASKS[kind].split(".")
+    found: type[Task[Any]] = getattr(import_module(f"hftune.tasks.{module}"), name)
+    return found

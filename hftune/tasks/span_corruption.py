@@ -1,4 +1,4 @@
-"""Pretraining by span corruption: a GPT learns what a corpus says by writing what was taken out. One entry of TASKS."""
+"""Task ``span``: pretrain a GPT by span corruption: it learns the facts of a corpus by generating the masked spans."""
 
 from __future__ import annotations
 
@@ -6,117 +6,108 @@ import logging
 from collections.abc import Sequence
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from hftune.config.data import CorpusData
-from hftune.config.model import NO_TRUST, ModelSection, Trust
-from hftune.config.recipe import Recipe
 from hftune.config.section import expect
-from hftune.config.task import SpanTask
-from hftune.data import load_texts
-from hftune.data.corpus import Corpus
+from hftune.data.corpus import Corpus, load_texts
+from hftune.data.settings import CorpusData
 from hftune.errors import HftuneError
-from hftune.evaluation.language import counting_baselines, language_scores
-from hftune.models.answerer import check_marks
-from hftune.models.causal import load_causal_lm, load_saved_lm, save_causal_lm
-from hftune.models.chars import count_unknown, unknown_in
-from hftune.models.decoding import Decoding, Row, decode
-from hftune.models.load import LoadedModel, load_config, load_tokenizer
-from hftune.models.presets import refuse_other_head
-from hftune.models.token_scores import NextTokenBatches, score_sequences, token_scores
-from hftune.runs.naming import public_name
-from hftune.tasks.corruption import UNSEEN, Corruption, Numbers, Plan, corrupted, plan, refuse_without_room
-from hftune.tasks.next_token_proof import next_logits, saved_next_logits
-from hftune.tasks.sequences import CorruptedRows, FixedRows, Tokens, characters_of_each
-from hftune.tasks.task import DataFacts, Evaluation
+from hftune.evaluation.language import span_baselines, span_items, span_scores
+from hftune.evaluation.scores import SCORES
+from hftune.models.causal import NextTokenBatches, load_saved_lm, save_causal_lm, token_scores
+from hftune.models.decoding import Decoding, Generated, decode
+from hftune.models.load import load_config, load_tokenizer
+from hftune.models.settings import NO_TRUST, Trust
+from hftune.models.tokenizer_stats import count_unknown, unknown_in
+from hftune.progress import ProgressReporter, progress_bar
+from hftune.tasks.corruption import (
+    UNSEEN,
+    CorruptedRows,
+    Corruption,
+    CorruptionPlan,
+    FixedRows,
+    Ints,
+    characters_of_each,
+    plan,
+    refuse_too_short,
+    tokenize_documents,
+)
+from hftune.tasks.language_model import LanguageModel, score_tokens
+from hftune.tasks.settings import SpanTask
+from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, TaskRecipe, saved_section
+from hftune.tasks.tokens import Encoded
 from hftune.training.inputs import TrainingInputs
-from hftune.training.progress import Listener, counting
 
 logger = logging.getLogger(__name__)
 
 SHORTEST = 4
 """Fewest characters of a document that has room for a span and something around it."""
 LITTLE = 0.01
-"""Share of the text that may lie behind the longest cut without a word."""
-PROBE_ROWS = 8
-WRITTEN = 500
-"""Documents of a split whose spans the model writes out in predictions."""
+"""Ratio of the text that may be truncated without a note."""
+GENERATED = 500
+"""Documents of a split whose spans the model generates for the predictions."""
 
 
-class SpanCorruption:
-    """Pretrain a causal language model on documents with a hole."""
+class SpanCorruption(LanguageModel[Corpus]):
+    """Pretrain a causal language model on documents with masked spans."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        """The recipe is all that a task knows."""
-        self.recipe = recipe
+    usage: ClassVar[str] = "fine-tune it for question answering: hftune finetune --from {}"
+    marks: ClassVar[bool] = True
+    trains_all: ClassVar[bool] = True
+    scores: ClassVar[tuple[str, ...]] = tuple(SCORES["span"])
+
+    def __init__(self, recipe: TaskRecipe) -> None:
+        super().__init__(recipe)
         self.task_section = expect(recipe.task, SpanTask)
         self.data_section = expect(recipe.data, CorpusData)
         self._warned: set[str] = set()
-        self._tokenizer: PreTrainedTokenizerBase | None = None
 
     def load_data(self) -> Corpus:
         """Read, check and split the documents."""
-        drop = self.task_section.short_documents == "drop"
-        return load_texts(self.data_section, shortest=SHORTEST, drop_short=drop)
+        return load_documents(self.task_section, self.data_section)
 
-    def describe(self, data: Corpus) -> DataFacts:
-        """Documents, fingerprints and what was done to them."""
-        rows = {name: len(texts) for name, texts in data.named.items()}
-        return DataFacts(data.source, rows, data.fingerprints, data.notes)
-
-    def load_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
-        """The model's own, or one of the corpus's characters or pieces."""
-        if self._tokenizer is None:
-            refuse_other_head(self.recipe.model, causal=True)
-            self._tokenizer = load_tokenizer(self.recipe.model, data.train)
-            check_marks(self._tokenizer, self.recipe.model.model_name_or_path)
-        return self._tokenizer
+    def make_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
+        """The model's own, or one of the corpus's characters or BPE tokens."""
+        return self.check_tokenizer(load_tokenizer(self.recipe.model, data.train))
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Tokenize train and validation; validation is corrupted once, in a way that training never sees."""
         self._check(data, tokenizer)
-        corruption, mark = self._corruption(tokenizer), int(tokenizer.mask_token_id)
-        tokens = Tokens(data.train, tokenizer)
-        refuse_without_room(tokens.sizes, data.train)
-        train = CorruptedRows(tokens, corruption, self.recipe.train.seed, mark)
-        validation, drawn = self._fixed(data.validation, tokenizer)
-        lengths, told = validation.lengths, drawn.told.tolist()
+        tokens = tokenize_documents(data.train, tokenizer)
+        refuse_too_short(tokens.sizes, data.train)
+        train, validation = self._corrupted(tokens, tokenizer), self._fixed(data.validation, tokenizer)
 
         def compute(outcome: EvalPrediction) -> dict[str, float]:
             losses, hits = (np.asarray(part) for part in outcome.predictions)
-            return language_scores(losses, hits, lengths, told, validation.characters)
+            return _scores(losses, hits, validation)
 
         return TrainingInputs(
             train=train,
             validation=validation,
             collator=NextTokenBatches(int(tokenizer.pad_token_id)),
             train_lengths=list(train.lengths(0)),
-            validation_lengths=lengths,
+            validation_lengths=validation.lengths,
             compute_metrics=compute,
-            loss=None,  # the model's own divides by the tokens of the whole update
+            loss=None,  # the model's own divides by the tokens of the whole step
             tokens=tokens.fingerprint,
             preprocess_logits=token_scores,
             epoch_lengths=train.lengths,
-            notes=self.notes_on_cutting(tokens, tokenizer),
+            notes=self.notes_on_truncation(tokens, tokenizer),
         )
 
-    def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
-        """A GPT with the tokenizer's vocabulary."""
-        return load_causal_lm(self.recipe.model, tokenizer)
-
-    def baselines(self, data: Corpus, splits: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-        """What counting tokens, and pairs of them, gets on the same corrupted documents."""
+    def baselines(self, data: Corpus, splits: Sequence[str]) -> dict[str, SplitScores]:
+        """Unigrams and bigrams on the same corrupted documents."""
         tokenizer = self.load_tokenizer(data)
-        tokens, mark = Tokens(data.train, tokenizer), int(tokenizer.mask_token_id)
-        rows = CorruptedRows(tokens, self._corruption(tokenizer), self.recipe.train.seed, mark)
+        rows = self._corrupted(tokenize_documents(data.train, tokenizer), tokenizer)
+        # Counted in the first epoch of training, with its mask tokens: the model has seen that form, not plain text.
         train = [rows[0, row]["input_ids"] for row in range(len(rows))]
-        found: dict[str, dict[str, dict[str, Any]]] = {}
+        found: dict[str, SplitScores] = {}
         for split in splits:
-            fixed, drawn = self._fixed(data.named[split], tokenizer)
-            counted = counting_baselines(train, fixed.rows, drawn.told.tolist(), fixed.characters, len(tokenizer))
+            fixed = self._fixed(data.named[split], tokenizer)
+            counted = span_baselines(train, fixed.rows, fixed.prefix_lengths, fixed.characters, len(tokenizer))
             for name, scores in counted.items():
                 found.setdefault(name, {})[split] = scores
         return found
@@ -125,163 +116,132 @@ class SpanCorruption:
         """The first documents of validation."""
         return [{"text": text} for text in data.validation[:PROBE_ROWS]]
 
-    def outputs(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Logits after each probe document."""
-        return next_logits(model, tokenizer, rows)
-
-    @staticmethod
-    def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
-        """The same from the saved folder."""
-        return saved_next_logits(folder, rows, trust)
-
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
-        """Weights, code and tokenizer: what transformers loads, and `hftune finetune --from` goes on with."""
-        recipe = self.recipe
-        save_causal_lm(
-            model,
-            tokenizer,
-            folder,
-            task=recipe.task.kind,
-            base_model=public_name(recipe.model.model_name_or_path),
-            base_revision=recipe.model.model_revision,
-            method=recipe.method.kind,
-            data=public_name(data.source),
-        )
+        """Weights, code and tokenizer: what transformers loads, and `hftune finetune --from` continues from."""
+        save_causal_lm(model, tokenizer, folder, task=self.recipe.task.kind, **self.provenance(data.source))
 
     def evaluate(
-        self, folder: Path, data: Corpus, splits: Sequence[str], listener: Listener, trust: Trust = NO_TRUST
+        self, folder: Path, data: Corpus, splits: Sequence[str], progress: ProgressReporter, trust: Trust = NO_TRUST
     ) -> Evaluation:
-        """Score the saved model on each split, and let it write the spans of some documents."""
-        section = ModelSection(model_name_or_path=str(folder), **trust)
-        model, tokenizer, _ = load_saved_lm(str(folder), section)
+        """Score the saved model on each split, and generate the spans of some documents."""
+        model, tokenizer, _ = load_saved_lm(str(folder), saved_section(folder, trust))
         self._tokenizer = tokenizer  # baselines are scored with the model's own, whatever the text
         self._warn_of_unknown(data, splits, tokenizer)
-        collate = NextTokenBatches(int(tokenizer.pad_token_id))
-        scores: dict[str, dict[str, Any]] = {}
+        size, pad = self.recipe.train.per_device_eval_batch_size, int(tokenizer.pad_token_id)
+        scores: SplitScores = {}
         predictions: dict[str, list[dict[str, Any]]] = {}
         for split in splits:
-            rows, drawn = self._fixed(data.named[split], tokenizer)
-            with counting(listener, len(rows), f"scoring {split}") as advance:
-                losses, hits = score_sequences(
-                    model,
-                    [rows[row] for row in range(len(rows))],
-                    collate,
-                    batch_size=self.recipe.train.per_device_eval_batch_size,
-                    advance=advance,
-                )
-            scores[split] = dict(language_scores(losses, hits, rows.lengths, drawn.told.tolist(), rows.characters))
-            begun = [Row(ids[:told].tolist()) for ids, told in zip(rows.rows[:WRITTEN], drawn.told, strict=False)]
-            with counting(listener, len(begun), f"writing spans of {split}") as advance:
-                how = Decoding[Row](most=_longest(drawn), ends=frozenset({tokenizer.mask_token_id}), advance=advance)
-                decode(model, begun, how, batch_size=self.recipe.train.per_device_eval_batch_size)
-            predictions[split] = _written(begun, tokenizer, rows.rows, drawn, losses)
-        return Evaluation(splits=scores, predictions=predictions, extras={"corpus": self._corpus_facts(data)})
+            rows = self._fixed(data.named[split], tokenizer)
+            losses, hits = score_tokens(model, rows, pad, batch_size=size, progress=progress, split=split)
+            scores[split] = dict(_scores(losses, hits, rows))
+            # Up to the mask token before the spans: the model continues from there, as in pretraining.
+            begun = [
+                Generated(ids[:start].tolist())
+                for ids, start in zip(rows.rows[:GENERATED], rows.prefix_lengths, strict=False)
+            ]
+            longest = int(rows.plan.widths[:, 0].max()) + 1  # with the mask token that ends it
+            with progress_bar(progress, len(begun), f"generating spans of {split}") as advance:
+                how = Decoding[Generated](longest, frozenset({tokenizer.mask_token_id}), advance=advance)
+                decode(model, begun, how, batch_size=size)
+            items = span_items(losses, hits, rows.lengths, rows.prefix_lengths, rows.characters)
+            generated = _generated(begun, tokenizer, rows)
+            predictions[split] = [{**one, **item} for one, item in zip(generated, items, strict=False)]
+            predictions[split] += items[len(generated) :]
+        characters = {name: sum(map(len, texts)) for name, texts in data.named.items()}
+        return Evaluation(splits=scores, predictions=predictions, extras={"corpus": {"characters": characters}})
 
-    def drawn(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, trained: bool) -> tuple[Tokens, Plan]:
-        """Documents, and what is done to them: in the first epoch where they are trained on, else for scoring.
+    def drawn(
+        self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, trained: bool
+    ) -> tuple[Encoded, CorruptionPlan]:
+        """Documents and their draws: those of the first epoch if they are trained on, else those for scoring.
 
-        The latter goes by the data's seed, so that all runs on one corpus are scored on the same.
+        Scoring uses the data's seed, so that all runs on one corpus are scored on the same sequences.
         """
-        tokens = Tokens(texts, tokenizer)
+        tokens = tokenize_documents(texts, tokenizer)
+        # UNSEEN is an epoch that training never reaches: validation spans are never trained on in the same form.
         seed, epoch = (self.recipe.train.seed, 0) if trained else (self.data_section.split_seed, UNSEEN)
         return tokens, plan(tokens.sizes, self._corruption(tokenizer), seed, epoch)
 
-    def notes_on_cutting(self, train: Tokens, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-        """What to say where much of the training text lies behind the longest cut, or where nothing is cut at all."""
+    def notes_on_truncation(self, train: Encoded, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+        """A note if much of the training text is never seen, or if nothing is truncated at all."""
         corruption = self._corruption(tokenizer)
         if train.sizes.max() <= corruption.shortest:
-            return (f"no document is cut: none has more tokens than task.min_document_length ({corruption.shortest})",)
+            return (
+                f"no document is truncated: none has more tokens than task.min_document_length ({corruption.shortest})",
+            )
         behind = np.maximum(0, train.sizes - corruption.longest).sum() / train.sizes.sum()
         if corruption.anywhere or behind < LITTLE:
             return ()
         return (
-            f"documents are cut at their first {corruption.longest} tokens: {behind:.0%} of the text is never seen "
+            f"documents are truncated to their first {corruption.longest} tokens: {behind:.0%} of the text is unused "
             "(task.crop=random sees all of it)",
         )
 
     def _check(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> None:
-        if self.recipe.method.kind != "full":
-            raise HftuneError(
-                f"method.kind is {self.recipe.method.kind!r}, but pretraining moves every weight",
-                hint="leave --method out",
-            )
         model, unknown = self.recipe.model, count_unknown(tokenizer, data.train)
         if unknown.count:
             raise HftuneError(
                 unknown.describe(),
-                hint=f"{model.tokenizer_name or model.model_name_or_path} has a vocabulary of its own: take text of "
-                "these characters, or "
-                "start fresh with --model scratch:mingpt and no --tokenizer",
+                hint=f"{model.tokenizer_name or model.model_name_or_path} has a vocabulary of its own: use text of "
+                "these characters, or start from scratch with --model scratch:mingpt and no --tokenizer",
             )
         self._warn_of_unknown(data, [name for name in ("validation", "test") if name in data.named], tokenizer)
-        known = {*language_scores(np.ones((1, 2)), np.ones((1, 2)), [2], [1], [1])}
-        if self.recipe.train.best_metric not in known:
-            raise HftuneError(
-                f"train.metric_for_best_model is {self.recipe.train.best_metric!r}, which is not among the "
-                "validation scores",
-                hint=f"use one of: {', '.join(sorted(known))}",
-            )
 
     def _warn_of_unknown(self, data: Corpus, splits: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
-        """Once for each split: before training, and for a run that is scored on other text before that."""
+        """Check a split for unknown characters: before training, and before scoring other text."""
         for split in splits:
             # Training knows all characters of its text: these are of other text, which has no splits.
             where = data.source if split == "train" else split
-            told = unknown_in(tokenizer, data.named[split], where)
-            if told and split not in self._warned:
-                logger.warning(told)
+            unknown = unknown_in(tokenizer, data.named[split], where)
+            if unknown and split not in self._warned:
+                logger.warning(unknown)
             self._warned.add(split)
 
     def _corruption(self, tokenizer: PreTrainedTokenizerBase) -> Corruption:
         config = load_config(self.recipe.model, tokenizer)
         return Corruption.of(self.task_section, int(config.max_position_embeddings))
 
-    def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[FixedRows, Plan]:
+    def _corrupted(self, tokens: Encoded, tokenizer: PreTrainedTokenizerBase) -> CorruptedRows:
+        mark = int(tokenizer.mask_token_id)
+        return CorruptedRows(tokens, self._corruption(tokenizer), self.recipe.train.seed, mark)
+
+    def _fixed(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> FixedRows:
         """Documents of validation or test, corrupted once."""
         tokens, drawn = self.drawn(texts, tokenizer, trained=False)
-        refuse_without_room(tokens.sizes, texts)
-        mark = int(tokenizer.mask_token_id)
-        rows = [corrupted(tokens[row], drawn, row, mark) for row in range(len(tokens))]
+        refuse_too_short(tokens.sizes, texts)
         sizes = characters_of_each(texts, tokenizer)
-        return FixedRows(rows, drawn.characters(sizes)), drawn
-
-    def _corpus_facts(self, data: Corpus) -> dict[str, Any]:
-        """Sizes of the corpus, for the report."""
-        return {"characters": {name: sum(map(len, texts)) for name, texts in data.named.items()}}
+        return FixedRows(tokens, drawn, int(tokenizer.mask_token_id), drawn.characters(sizes))
 
 
-def _written(
-    begun: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Numbers],
-    drawn: Plan,
-    losses: np.ndarray,
-) -> list[dict[str, Any]]:
-    """What the model has written in the (first) hole of the first documents, beside what stood there."""
-    told, widths = drawn.told.tolist(), drawn.widths[:, 0].tolist()
-    return [
-        {
-            "id": row,
-            "text": tokenizer.decode(rows[row][: told[row] - 1]),
-            "gold": span_text(tokenizer, rows[row][told[row] : told[row] + widths[row]]),
-            "label": span_text(tokenizer, one.written[:-1] if one.ended else one.written),
-            "confidence": round(exp(one.log_probability), 6),
-            "ended": one.ended,
-            "loss": round(float(losses[row, 1 : len(rows[row])].mean()), 6),
-            "span_loss": round(float(losses[row, told[row] : len(rows[row])].mean()), 6),
-        }
-        for row, one in enumerate(begun)
-    ]
+def load_documents(task: SpanTask, data: CorpusData) -> Corpus:
+    """The documents that span corruption is trained on."""
+    return load_texts(data, shortest=SHORTEST, drop_short=task.short_documents == "drop")
 
 
-def span_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | Numbers) -> str:
-    """What was taken out, with its blanks: decoding takes the first one for the beginning of a text, and drops it."""
+def _scores(losses: Any, hits: Any, rows: FixedRows) -> dict[str, float]:
+    return span_scores(losses, hits, rows.lengths, rows.prefix_lengths, rows.characters)
+
+
+def _generated(begun: Sequence[Generated], tokenizer: PreTrainedTokenizerBase, rows: FixedRows) -> list[dict[str, Any]]:
+    """The first span of the first documents as the model generates it, with the original."""
+    found = []
+    widths = rows.plan.widths[:, 0].tolist()
+    for index, one in enumerate(begun):
+        ids, start = rows.rows[index], rows.prefix_lengths[index]
+        found.append(
+            {
+                "id": index,
+                "text": tokenizer.decode(ids[: start - 1]),
+                "gold": span_text(tokenizer, ids[start : start + widths[index]]),
+                "label": span_text(tokenizer, one.new_ids[:-1] if one.ended else one.new_ids),
+                "confidence": round(exp(one.log_probability), 6),
+                "ended": one.ended,
+            }
+        )
+    return found
+
+
+def span_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | Ints) -> str:
+    """A span with its blanks: decoding takes the first one for the beginning of a text, and drops it."""
     text: str = tokenizer.decode([tokenizer.mask_token_id, *tokens])
     return text.removeprefix(tokenizer.mask_token)
-
-
-def _longest(drawn: Plan) -> int:
-    """Tokens of the longest span, with its end mark."""
-    return int(drawn.widths[:, 0].max()) + 1

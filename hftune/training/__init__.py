@@ -1,8 +1,3 @@
-"""Training: arguments, batch order, the trainer, checkpoints, dropout. The pipeline uses ``build`` and ``fit``."""
-
-from hftune.training.assembly import build
-from hftune.training.fitting import Fitted, fit
-from hftune.training.inputs import TrainingInputs
-from hftune.training.trainer import HftuneTrainer
-
-__all__ = ["Fitted", "HftuneTrainer", "TrainingInputs", "build", "fit"]
+"""Training: the ``train`` section, the trainer, its batches, optimizers and checkpoints. Import what you need from its
+modules; the package itself imports nothing, so that settings can be read without torch.
+"""

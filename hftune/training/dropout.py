@@ -1,12 +1,10 @@
-"""Cheap dropout on a CPU: the same distribution as torch's, with masks that cost a fraction to draw.
+"""Fast dropout on a CPU: the same distribution as torch's, with masks that take a fraction of the time.
 
 torch draws one random number for each element, which is over 40 % of a training step of a small encoder on a CPU. Here
 the generator draws 64-bit words, and each word gives four elements 16 bits of their own. An element is dropped when its
-16 bits fall below round(p · 65,536); the rate is exact to 1/131,072 (0.1 becomes 0.100006), and survivors are scaled by
-that very rate, so the mean is kept. Draws come from torch's global generator: ``manual_seed``, checkpoints and
-gradient checkpointing work as before. Nothing changes on other devices or outside training.
-
-``install`` is called by ``hftune.training.assembly``.
+16 bits fall below round(p · 65,536); the rate is exact to 1/131,072 (0.1 becomes 0.100006), and kept elements are
+scaled by exactly that rate, so the mean is kept. Draws come from torch's global generator: ``manual_seed``, checkpoints
+and gradient checkpointing work as before. Nothing changes on other devices or outside training.
 """
 
 from __future__ import annotations
@@ -19,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from hftune.models.cls_only import attention_implementation
 
 LEVELS = 1 << 16
 ATTENTION = "sdpa_cheap_dropout"
@@ -40,6 +40,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, threshold: int) -> Tensor:
         count = values.numel()
+        # random_(-2⁶³, None) draws all 64 bits; plain random_() leaves the sign bit 0, which one element in four has.
         words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         # Compared in place and widened once: new memory costs more here than the arithmetic.
         kept = words.view(torch.int16)[:count].ge_(threshold - LEVELS // 2)
@@ -59,7 +60,7 @@ class CheapDropout(nn.Dropout):
     """``nn.Dropout`` that draws its mask cheaply when it trains on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Drop elements in training; hand the input through otherwise."""
+        """Drop elements in training; return the input otherwise."""
         if not self.training or input.device.type != "cpu" or self.inplace:
             return super().forward(input)
         return dropout(input, self.p)
@@ -76,19 +77,9 @@ def attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What ``sdpa`` does; with dropout on a CPU, where torch would take its slow path, in plain steps.
-
-    Args:
-        module: The attention layer.
-        query: Batch × heads × queries × width.
-        key: Batch × heads × keys × width.
-        value: Batch × heads × keys × width.
-        attention_mask: True, or an added number, where a query may look.
-        dropout: Rate for the attention probabilities; 0 outside training.
-        scaling: Factor of the scores; 1/√width where not given.
-        is_causal: As in ``sdpa``.
-        kwargs: Whatever else the model passes on.
-    """
+    """What ``sdpa`` does; with dropout on a CPU, where torch would take its slow path, in plain steps."""
+    # query: (batch, heads, queries, width); key and value: (batch, kv heads, keys, width); attention_mask: bool, True
+    # where a query attends, or a number that is added to the scores.
     special = kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or "softcap" in kwargs
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     lengths_differ = query.shape[2] != key.shape[2]
@@ -101,13 +92,15 @@ def attention(
         kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output
-    groups = getattr(module, "num_key_value_groups", 1)
+    groups = getattr(module, "num_key_value_groups", 1)  # grouped-query attention: heads that share a key
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    # (batch, heads, queries, keys)
     scores = torch.matmul(query * (query.shape[-1] ** -0.5 if scaling is None else scaling), key.transpose(2, 3))
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
+            # Not -inf: a query that may attend to nothing would become nan.
             lowest = torch.finfo(scores.dtype).min
             attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(~attention_mask, lowest)
         scores = scores + attention_mask
@@ -127,12 +120,14 @@ def install(model: nn.Module) -> int:
     replaced = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
+            # Not isinstance: a subclass may drop whole channels, or the same mask at every position.
             if type(child) is nn.Dropout:
                 cheap = CheapDropout(child.p, child.inplace)
                 parent.register_module(name, cheap.train(child.training))
                 replaced += 1
     for part in model.modules():
-        if isinstance(part, PreTrainedModel) and part.config._attn_implementation == "sdpa":
+        if isinstance(part, PreTrainedModel) and attention_implementation(part.config) == "sdpa":
+            # Both: a name without a mask function gets attention_mask=None, and padding would be attended to.
             AttentionInterface.register(ATTENTION, attention)
             AttentionMaskInterface.register(ATTENTION, sdpa_mask)
             part.set_attn_implementation(ATTENTION)

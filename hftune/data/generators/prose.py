@@ -1,8 +1,8 @@
 """Generated short stories: plain English text for language models and tokenizers.
 
-Called by `hftune data make prose` through the table GENERATORS. Each story is a small quest that is planned first and
-told second: who owns what, who lives where and what was promised stay the same to the end, so a model that remembers
-the beginning predicts the rest better. A paragraph is one line; a blank line ends a story.
+Each story is a small quest that is planned before it is written: who owns what, who lives where and what was promised
+stay the same to the end, so a model that remembers the beginning predicts the rest better. A paragraph is one line; a
+blank line ends a story. The words are in prose.toml.
 """
 
 import re
@@ -10,28 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from . import prose_words as words
+from . import distinct, words_of
+
+words = words_of(__file__)
 
 SIZES = {"train": 900_000, "valid": 60_000, "test": 60_000}
-"""Characters in each file; the last story is told to its end."""
+"""Characters in each file; the last story is complete."""
 
 
 @dataclass(frozen=True)
-class Person:
+class Character:
     """A character: name, pronouns, trade and trait."""
 
     name: str
     pronouns: tuple[str, str, str]
     trade: str
     trait: str
-
-
-def _choice(rng: Random, options: str) -> str:
-    return rng.choice(options.split("|"))
-
-
-def _sample(rng: Random, options: str, count: int) -> list[str]:
-    return rng.sample(options.split("|"), count)
 
 
 class _Story:
@@ -42,34 +36,34 @@ class _Story:
         depth = rng.choice((1, 1, 2, 2, 3))
         self.cast = self._people(depth + 3)
         self.hero = self.cast.pop()
-        places = _sample(rng, words.PLACES, depth + 4)
+        places = rng.sample(words.PLACES, depth + 4)
         self.home, self.places = places[0], places[1:]
-        makes, things = _sample(rng, words.MAKES, depth + 1), _sample(rng, words.THINGS, depth + 1)
+        makes, things = rng.sample(words.MAKES, depth + 1), rng.sample(words.THINGS, depth + 1)
         self.things = [f"{make} {thing}" for make, thing in zip(makes, things, strict=True)]
         self.paragraphs: list[list[str]] = [[]]
 
-    def _people(self, count: int) -> list[Person]:
-        women = [(name, ("she", "her", "her")) for name in _sample(self.rng, words.WOMEN, count)]
-        men = [(name, ("he", "him", "his")) for name in _sample(self.rng, words.MEN, count)]
+    def _people(self, count: int) -> list[Character]:
+        women = [(name, ("she", "her", "her")) for name in self.rng.sample(words.WOMEN, count)]
+        men = [(name, ("he", "him", "his")) for name in self.rng.sample(words.MEN, count)]
         named = self.rng.sample(women + men, count)
-        trades, traits = _sample(self.rng, words.TRADES, count), _sample(self.rng, words.TRAITS, count)
-        return [Person(*who, trade, trait) for who, trade, trait in zip(named, trades, traits, strict=True)]
+        trades, traits = self.rng.sample(words.TRADES, count), self.rng.sample(words.TRAITS, count)
+        return [Character(*who, trade, trait) for who, trade, trait in zip(named, trades, traits, strict=True)]
 
-    def _say(self, frames: str, other: Person | None = None, **details: str) -> None:
+    def _say(self, frames: list[str], other: Character | None = None, **details: str) -> None:
         """Add a sentence about the hero and perhaps another person to the current paragraph."""
         rng, hero, other = self.rng, self.hero, other or self.cast[0]
         he, him, his = hero.pronouns
         ohe, ohim, ohis = other.pronouns
-        text = _choice(rng, frames).format(
+        text = rng.choice(frames).format(
             **{"x": self.things[0]} | details,
             **{"h": hero.name, "he": he, "him": him, "his": his, "trade": hero.trade, "trait": hero.trait},
             **{"o": other.name, "ohe": ohe, "ohim": ohim, "ohis": ohis, "otrade": other.trade, "otrait": other.trait},
             home=self.home,
-            time=_choice(rng, words.TIMES),
-            mood=_choice(rng, words.MOODS),
+            time=rng.choice(words.TIMES),
+            mood=rng.choice(words.MOODS),
             years=str(rng.randint(2, 40)),
-            friend=_choice(rng, words.FRIENDS),
-            count=_choice(rng, words.GAINS),
+            friend=rng.choice(words.FRIENDS),
+            count=rng.choice(words.GAINS),
         )
         self.paragraphs[-1].append(_polish(text))
 
@@ -77,10 +71,10 @@ class _Story:
         rng = self.rng
         draw = rng.random()
         if draw < 0.2:
-            self._say(_choice(rng, words.WEATHERS) + ".")
+            self._say([rng.choice(words.WEATHERS) + "."])
         elif draw < 0.35:
             parts = (words.NUMBERS, words.BEINGS, words.DOINGS, words.SPOTS)
-            self._say(" ".join(_choice(rng, part) for part in parts) + ".")
+            self._say([" ".join(rng.choice(part) for part in parts) + "."])
         elif draw < 0.5:
             self._say(words.REFLECT)
         elif draw < 0.85:
@@ -89,16 +83,17 @@ class _Story:
     def _gossip(self) -> str:
         """Something about people and things that have no part in the story."""
         rng = self.rng
-        return _choice(rng, words.RUMORS).format(
-            one=_choice(rng, words.TRADES),
-            two=_choice(rng, words.TRADES),
-            thing=f"{_choice(rng, words.MAKES)} {_choice(rng, words.THINGS)}",
-            place=_choice(rng, words.PLACES),
-            time=_choice(rng, words.TIMES),
-            mood=_choice(rng, words.MOODS),
-            beings=_choice(rng, words.BEINGS),
-            done=_choice(rng, words.DONE),
-            how=_choice(rng, words.HOW),
+        frame: str = rng.choice(words.RUMORS)
+        return frame.format(
+            one=rng.choice(words.TRADES),
+            two=rng.choice(words.TRADES),
+            thing=f"{rng.choice(words.MAKES)} {rng.choice(words.THINGS)}",
+            place=rng.choice(words.PLACES),
+            time=rng.choice(words.TIMES),
+            mood=rng.choice(words.MOODS),
+            beings=rng.choice(words.BEINGS),
+            done=rng.choice(words.DONE),
+            how=rng.choice(words.HOW),
         )
 
     def _visit(self, place: str) -> None:
@@ -107,7 +102,7 @@ class _Story:
         self._scenery()
 
     def _owner(self, level: int) -> None:
-        """Get thing number `level`: from its owner for the next thing, or, at the end of the chain, where it lies."""
+        """Get thing number `level`: from its owner for the next thing, or, at the end of the chain, from its place."""
         thing = self.things[level]
         guide, place = self.cast[-1], self.places[level]
         if level + 1 == len(self.things):
@@ -128,9 +123,9 @@ class _Story:
         self._visit(place)
         self._say(words.TRADE, owner, x=thing, y=price)
 
-    def tell(self) -> str:
+    def write(self) -> str:
         """The whole story, one line a paragraph."""
-        reason = _choice(self.rng, words.REASONS)
+        reason = self.rng.choice(words.REASONS)
         he, him, his = self.hero.pronouns
         self._say(words.OPENING)
         self._scenery()
@@ -150,26 +145,17 @@ class _Story:
 
 
 def _polish(text: str) -> str:
-    """Capitalise every sentence, since a pronoun may stand first in any, and write "an" where it is due."""
+    """Capitalize every sentence, since any can begin with a pronoun, and write "an" before a vowel."""
     text = re.sub(r'(^|[.?!] |\." )("?)([a-z])', lambda found: found[1] + found[2] + found[3].upper(), text)
     return re.sub(r"\b([Aa]) (?=[aeiou]|hon|hour)", r"\1n ", text)
 
 
-def make_prose(folder: Path, seed: int) -> None:
-    """Write train.txt, valid.txt and test.txt; no story occurs twice.
-
-    Args:
-        folder: where the files go; it is made if need be.
-        seed: the same seed gives the same bytes on every platform.
-    """
+def write_files(folder: Path, seed: int) -> None:
+    """Write train.txt, valid.txt and test.txt; no story occurs twice."""
     rng = Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    told: set[str] = set()
+    every_story = distinct(lambda: _Story(rng).write(), key=str)
     for split, size in SIZES.items():
         stories: list[str] = []
         while sum(map(len, stories)) < size:
-            story = _Story(rng).tell()
-            if story not in told:
-                told.add(story)
-                stories.append(story)
+            stories.append(next(every_story))
         (folder / f"{split}.txt").write_text("\n".join(stories), encoding="utf-8", newline="\n")

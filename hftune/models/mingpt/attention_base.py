@@ -1,8 +1,7 @@
-"""What the attention variants share: where the tokens sit, heads in and out, the cache.
+"""What the attention variants share: the order of the tokens, splitting and joining heads, the cache.
 
-``MinGPTModel`` builds one ``Layout`` a forward pass and hands it to every layer. A variant answers two
-questions only: ``attend``, the whole sequence from its first token on, and ``attend_cached``, new tokens
-after a cached past.
+``MinGPTModel`` builds one ``Layout`` for each forward pass and passes it to every layer. A variant has two methods:
+``attend`` for a whole sequence from its first token on, and ``attend_cached`` for new tokens after a cached past.
 
 Shapes: B batch, T new tokens, S tokens in all, H heads, D channels of a head, C = H·D.
 """
@@ -23,16 +22,15 @@ from .configuration_mingpt import MinGPTConfig
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of one forward pass sit.
+    """The order of the tokens in one forward pass.
 
-    A sequence without a past is *packed*: the real tokens of each row are moved to the front, in order.
-    Padding then lies in the future of everything real, so plain causal attention is right with no mask at
-    all, the fused kernel applies, and variants that cut the sequence into blocks cut every row at the same
-    tokens, however it was padded.
+    A sequence without a past is *packed*: the real tokens of each row are moved to the front, in order. Padding is then
+    in the future of every real token, so causal attention is correct without any mask: the fused kernel can be used,
+    and variants that split the sequence into blocks split every row at the same tokens, however it was padded.
     """
 
     position_ids: Tensor
-    """[B or 1, T]: what position embeddings and rotations go by."""
+    """[B or 1, T]: the positions that embeddings and rotations use."""
     cache: Cache | None = None
     past: int = 0
     """Tokens that are in the cache already."""
@@ -43,13 +41,13 @@ class Layout:
     ranks: Tensor | None = None
     """[B or 1, S], with a past: how many real tokens come before each key."""
     visible: Tensor | None = None
-    """[B or 1, 1, T, S], with a past: which keys each new token may look at."""
+    """[B or 1, 1, T, S], with a past: which keys each new token may attend to."""
 
     @classmethod
     def build(
         cls, tokens: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
     ) -> Layout:
-        """Lay out ``tokens`` [B, T, C] under a mask [B, S] of 1 for real tokens and 0 for padding."""
+        """The layout of ``tokens`` [B, T, C] under a mask [B, S] of 1 for real tokens and 0 for padding."""
         length, device = tokens.shape[1], tokens.device
         past = 0 if cache is None else int(cache.get_seq_length())
         total = past + length
@@ -63,8 +61,9 @@ class Layout:
             return cls._after_past(length, past, attention_mask, position_ids, cache, device)
         order = restore = None
         if attention_mask is not None:
+            # A stable sort by "is padding": real tokens come first and keep their order.
             order = torch.argsort((attention_mask == 0).to(torch.int8), dim=1, stable=True)  # [B, T]
-            restore = torch.argsort(order, dim=1)
+            restore = torch.argsort(order, dim=1)  # sorting a permutation gives its inverse
         if position_ids is None:
             position_ids = torch.arange(length, device=device)[None]
         elif order is not None:
@@ -81,6 +80,8 @@ class Layout:
         cache: Cache | None,
         device: torch.device,
     ) -> Layout:
+        # Cached keys can't be packed, because the cache of each layer keeps them where they are: a mask hides padding.
+        # It costs little, since new tokens are few.
         slots = torch.arange(past + length, device=device)
         own = slots[past:, None]  # [T, 1]
         visible = (slots <= own)[None, None]  # [1, 1, T, S]
@@ -113,7 +114,7 @@ class ResidualLinear(nn.Linear):
 
 
 class CausalAttention(nn.Module, ABC):
-    """Attention that never looks ahead: output t depends on inputs 0 … t, bit for bit."""
+    """Attention that never looks ahead: output t depends on inputs 0 … t, and on no other even by rounding."""
 
     learned_positions: ClassVar[bool] = True
     """Whether the model adds a learned position embedding; rotations replace it."""
@@ -139,7 +140,7 @@ class CausalAttention(nn.Module, ABC):
         """Mix all values [B, H, S, D] for the new tokens: → [B, H, T, D]."""
 
     def forward(self, x: Tensor, layout: Layout, want_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        """[B, T, C] → [B, T, C], and the weights [B, H, T, S] where wanted."""
+        """[B, T, C] → [B, T, C], and the weights [B, H, T, S] on request."""
         q, k, v = self.project(x, layout)  # each [B, H, T, ·]
         weights = None
         if layout.past and layout.cache is not None:
@@ -148,11 +149,12 @@ class CausalAttention(nn.Module, ABC):
             if want_weights:
                 weights = self.attend_cached(q, k, _identity_like(v), layout)
         else:
-            if layout.cache is not None:
+            if layout.cache is not None:  # it counts tokens as transformers does: padding keeps its place
                 layout.cache.update(layout.unpack(k, 2), layout.unpack(v, 2), self.layer_index)
             y = self.attend(q, k, v)
             if want_weights:
-                # Every variant is linear in the values, so the identity as values reads off the weights.
+                # Every variant is linear in the values: with the identity as values, its output is its weights. That is
+                # slow, and works for kernels that never form a matrix of weights.
                 weights = layout.unpack(layout.unpack(self.attend(q, k, _identity_like(v)), 2), 3)
         y = self.out(y.transpose(1, 2).flatten(2))  # [B, T, C]
         return self.residual_dropout(y), weights
@@ -185,7 +187,7 @@ class QueryKeyValueAttention(CausalAttention):
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
-    """softmax(QKᵀ/√D)·V by torch's fused kernel, whose arguments ``settings`` are: [B, H, T, D].
+    """softmax(QKᵀ/√D)·V with torch's fused kernel and its further arguments: [B, H, T, D].
 
     On a CPU the kernel's backward pass takes four times as long in bf16 as in fp32, so training goes through fp32.
     """
@@ -196,13 +198,13 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tenso
 
 
 def in_blocks(x: Tensor, size: int) -> Tensor:
-    """[B, H, T, D] → [B·H, N, size, D]: cut into blocks, the last one filled up with zeros."""
+    """[B, H, T, D] → [B·H, N, size, D]: split into blocks, the last one filled with zeros."""
     x = F.pad(x, (0, 0, 0, -x.shape[2] % size)).flatten(0, 1)
     return x.view(len(x), -1, size, x.shape[-1])
 
 
 def from_blocks(y: Tensor, q: Tensor) -> Tensor:
-    """[B·H, N, size, D] → [B, H, T, D]: in the place of the queries, whose blocks were cut."""
+    """[B·H, N, size, D] → [B, H, T, D]: blocks joined again, in the shape of the queries."""
     return y.reshape(*q.shape[:2], -1, y.shape[-1])[:, :, : q.shape[2]]
 
 
@@ -217,3 +219,16 @@ def _identity_like(v: Tensor) -> Tensor:
     """Values [B, H, S, D] replaced by the rows of the identity: [B, H, S, S]."""
     size = v.shape[2]
     return torch.eye(size, dtype=v.dtype, device=v.device).expand(*v.shape[:2], size, size)
+
+
+class VanillaAttention(QueryKeyValueAttention):
+    """softmax(QKᵀ/√D)·V by torch's fused kernel: quadratic time, and no T × T matrix in memory."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Whole sequence: the causal kernel, no mask tensor."""
+        return softmax_attention(q, k, v, dropout_p=self.dropout_now, is_causal=True)
+
+    def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """New tokens against all cached keys, padding hidden."""
+        _, visible = layout.cached_view()
+        return softmax_attention(q, k, v, attn_mask=visible, dropout_p=self.dropout_now)

@@ -43,10 +43,10 @@ class BigBirdAttention(QueryKeyValueAttention):
         self.register_buffer("table", torch.tensor(block_table(config, layer_index)))  # [blocks, K]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Whole sequence: the blocks that each block sees are laid side by side, and nothing else is."""
+        """Whole sequence: the blocks that each block sees are copied next to each other, so K·b keys, not T."""
         cut = in_blocks(q, self.block)  # [B·H, N, b, D]
         table = self.table[: cut.shape[1]]  # [N, K]
-        seen = table.clamp(min=0).flatten()
+        seen = table.clamp(min=0).flatten()  # [N·K]
 
         def gather(x: Tensor) -> Tensor:  # [B, H, T, D] → [B·H, N, K·b, D]
             return in_blocks(x, self.block).index_select(1, seen).view(*cut.shape[:2], -1, x.shape[-1])
@@ -59,14 +59,17 @@ class BigBirdAttention(QueryKeyValueAttention):
     def _allowed(self, table: Tensor) -> Tensor:
         """[N, b, K·b]: a token sees seen blocks whole, and its own up to itself."""
         blocks, _ = table.shape
-        inside = torch.arange(self.block, device=table.device)
+        inside = torch.arange(self.block, device=table.device)  # [b]
         own = table == torch.arange(blocks, device=table.device)[:, None]  # [N, K]
         earlier = inside <= inside[:, None]  # [b, b]
+        # −1 in the table means no block; its keys are those of block 0 (see clamp above), and must be hidden.
         allowed = (table >= 0)[:, None, :, None] & (~own[:, None, :, None] | earlier[:, None])  # [N, b, K, b]
         return allowed.flatten(2)
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """New tokens against all cached keys, those outside their row of the table hidden."""
+        # Blocks are split by rank, the number of real tokens before a key: a padded row sees the blocks of a packed
+        # one.
         ranks, visible = layout.cached_view()
         key_block = ranks // self.block  # [B or 1, S]
         seen = self.table[key_block[:, layout.past :]]  # [B or 1, T, K]

@@ -50,18 +50,19 @@ class LinformerAttention(QueryKeyValueAttention):
         each = compress[: blocks - 1].transpose(1, 2) @ x[:, :-1]  # [B·H, N-1, R, D]
         # Shifted, not "sum minus own": subtracting would leave the rounding of the own block behind.
         past = F.pad(each.cumsum(dim=1), (0, 0, 0, 0, 1, 0))  # [B·H, N, R, D]
-        scale = torch.arange(blocks, device=x.device).clamp(min=1).to(x.dtype).rsqrt()
+        scale = torch.arange(blocks, device=x.device).clamp(min=1).to(x.dtype).rsqrt()  # [N]
         return torch.cat((past * scale[:, None, None], x), dim=2)
 
     def _allowed(self, blocks: int, device: torch.device) -> Tensor:
         """[N, b, R+b]: summaries except in the first block, which has no past; own block up to oneself."""
         inside = torch.arange(self.block, device=device)
         own = (inside <= inside[:, None]).expand(blocks, -1, -1)  # [N, b, b]
+        # Without a past there are no summaries: zeros would still take part in the softmax.
         has_past = (torch.arange(blocks, device=device) > 0)[:, None, None]
         return torch.cat((has_past.expand(-1, self.block, self.rank), own), dim=2)
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """The same for new tokens: summaries are made afresh from the cached past of each."""
+        """The same for new tokens: the summaries of each are computed again from its cached past."""
         ranks, visible = layout.cached_view()
         key_block = ranks // self.block  # [B or 1, S]
         own_block = key_block[:, layout.past :, None]  # [B or 1, T, 1]
@@ -72,7 +73,7 @@ class LinformerAttention(QueryKeyValueAttention):
         def summaries(x: Tensor, compress: Tensor) -> Tensor:  # [B, H, S, D] → [B, H, T, R, D]
             mix = compress.flatten(0, 1)[ranks.clamp(max=compress.shape[0] * self.block - 1)]  # [B or 1, S, R]
             weights = before[:, :, None] * mix.transpose(1, 2)[:, None]  # [B or 1, T, R, S]
-            return weights[:, None] @ x[:, :, None]
+            return weights[:, None] @ x[:, :, None]  # [B, 1, T, R, S] @ [B, H, 1, S, D]
 
         scale = q.shape[-1] ** -0.5
         far = (summaries(k, self.compress_keys) @ q[..., None]).squeeze(-1) * scale  # [B, H, T, R]

@@ -45,6 +45,7 @@ def causal_favor(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     greatest of all keys, since that would let the future into the rounding: they are divided by the key's
     own peak, and the running maximum of the peaks, which knows the past only, brings them to one scale.
     """
+    # Nothing is learned from the scales, which cancel in the quotient at the end: detached, they need no gradients.
     q = (q - q.amax(-1, keepdim=True).detach()).exp()  # [B, H, T, M]
     peak = k.amax(-1, keepdim=True).detach()  # [B, H, T, 1]
     k = (k - peak).exp() + FLOOR
@@ -56,7 +57,8 @@ def causal_favor(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     chunks = zip(*(torch.split(x, chunk, dim=2) for x in (q, k, v, peak, top)), strict=True)
     for q_c, k_c, v_c, peak_c, top_c in chunks:
         size = q_c.shape[2]
-        future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+        future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)  # [c, c]
+        # Inside a chunk the plain T × T product, in which the future can be masked; before it, the running state.
         scale = (peak_c.transpose(2, 3) - top_c).masked_fill(future, float("-inf")).exp()  # [B, H, c, c]
         mixed = (q_c @ k_c.transpose(2, 3) * scale) @ v_c  # [B, H, c, D+1]
         end = top_c[:, :, -1:]
@@ -91,9 +93,9 @@ class PerformerAttention(QueryKeyValueAttention):
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """The same weights written out against all cached keys."""
         _, visible = layout.cached_view()
-        q = (q - q.amax(-1, keepdim=True)).exp()
+        q = (q - q.amax(-1, keepdim=True)).exp()  # [B, H, T, M]
         peak = k.amax(-1, keepdim=True)  # [B, H, S, 1]
         reach = peak.transpose(2, 3).masked_fill(~visible, float("-inf"))  # [B, H, T, S]
-        scale = (reach - reach.amax(-1, keepdim=True)).exp()
+        scale = (reach - reach.amax(-1, keepdim=True)).exp()  # [B, H, T, S]
         weights = (q @ ((k - peak).exp() + FLOOR).transpose(2, 3)) * scale  # [B, H, T, S]
         return (weights / weights.sum(-1, keepdim=True)).to(v.dtype) @ v

@@ -1,4 +1,4 @@
-"""Dense Synthesizer: a token decides from itself alone where to look, without comparing queries and keys.
+"""Dense Synthesizer: a token decides from its own hidden state where to look; queries and keys are not compared.
 
 From token t an MLP makes one score for each position of the block; softmax over positions 0 … t weighs the
 values: B = W₂·relu(W₁·x + b₁) + b₂. See "Synthesizer: Rethinking Self-Attention in Transformer Models".
@@ -16,7 +16,7 @@ from .configuration_mingpt import MinGPTConfig
 
 
 class SynthesizerAttention(CausalAttention):
-    """Scores are synthesised from the looking token, one for each place it may look at."""
+    """Scores are computed from the query's token alone, one for each position of the block."""
 
     def __init__(self, config: MinGPTConfig, layer_index: int) -> None:
         super().__init__(config, layer_index)
@@ -41,11 +41,11 @@ class SynthesizerAttention(CausalAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Softmax of the scores over the past, times the values."""
         length = q.shape[-2]
-        past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+        past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()  # [T, T]
         return self._mix(q.masked_fill(~past, float("-inf")), v)
 
     def attend_cached(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """The score of a key is the one for its rank, however far padding pushed it."""
+        """The score of a key is that of its rank, because padding does not count as a position."""
         ranks, visible = layout.cached_view()
         scores = q.gather(-1, ranks[:, None, None].expand(*q.shape[:3], -1))  # [B, H, T, S]
         return self._mix(scores.masked_fill(~visible, float("-inf")), v)

@@ -1,6 +1,6 @@
-"""The shape of a minGPT: what ``modeling_mingpt`` builds from, and what is saved as config.json.
+"""The configuration of a minGPT, saved as config.json.
 
-This file is copied into Hub repos beside the weights, so it imports nothing but transformers.
+This file is copied into Hub repositories with the weights, so it imports nothing but transformers.
 """
 
 from typing import Any
@@ -11,9 +11,8 @@ from transformers import PreTrainedConfig
 class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     """Sizes, dropout and attention of a minGPT.
 
-    The defaults are the small character model of the project: 4 layers, 8 heads, 256 wide, 128 tokens of
-    context, 3.3 million weights at 256 characters. Dropout is off unless asked for: fused attention on a CPU
-    needs ``attention_dropout`` to be 0, and drawing masks there costs as much as the work they guard.
+    The defaults are a small character model with 3.3 million parameters. Dropout is 0 by default: fused attention on a
+    CPU needs ``attention_dropout`` to be 0, and drawing masks there costs as much as the layers themselves.
 
     Args:
         vocab_size: number of tokens.
@@ -21,22 +20,22 @@ class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
         hidden_size: width of the residual stream.
         num_hidden_layers: number of blocks.
         num_attention_heads: heads per block; must divide ``hidden_size``.
-        intermediate_size: width inside the MLP; 4 × ``hidden_size`` where not given.
+        intermediate_size: width inside the MLP; 4 × ``hidden_size`` by default.
         attention: a name in ``ATTENTION``: vanilla, rope, synthesizer, performer, bigbird, linformer.
         embedding_dropout: dropout after the embeddings.
         residual_dropout: dropout at the end of attention and MLP, before they join the residual stream.
         attention_dropout: dropout of attention weights.
         layer_norm_epsilon: added to the variance in every layer norm.
-        initializer_range: standard deviation of fresh weights.
+        initializer_range: standard deviation of the random initialization.
         tie_word_embeddings: whether the output layer is the token embedding.
         use_cache: whether keys and values are kept while generating.
         rope_base: rope: wavelengths grow geometrically from 2π to 2π × this.
         performer_features: performer: random features per head.
         bigbird_block: bigbird: tokens per block.
         bigbird_window: bigbird: blocks seen up to and including a token's own.
-        bigbird_global: bigbird: first blocks of the sequence, seen by everyone.
+        bigbird_global: bigbird: first blocks of the sequence, which every block attends to.
         bigbird_random: bigbird: blocks drawn from between the global ones and the window.
-        bigbird_seed: bigbird: what the draw depends on, besides layer and block.
+        bigbird_seed: bigbird: seed of the random blocks, together with layer and block.
         linformer_block: linformer: tokens per block; a block is compressed once it is complete.
         linformer_rank: linformer: summary vectors the whole past is compressed to.
     """
@@ -75,29 +74,17 @@ class MinGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     def __post_init__(self, **kwargs: Any) -> None:
         """Refuse shapes that can't be built."""
         super().__post_init__(**kwargs)
-        sizes = {
-            "vocab_size": self.vocab_size,
-            "block_size": self.block_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1.")
+        for name in ("vocab_size", "block_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} can't be split over {self.num_attention_heads} heads: "
                 "make hidden_size a multiple of num_attention_heads."
             )
-        dropouts = {
-            "embedding_dropout": self.embedding_dropout,
-            "residual_dropout": self.residual_dropout,
-            "attention_dropout": self.attention_dropout,
-        }
-        for name, share in dropouts.items():
-            if not 0.0 <= share < 1.0:
-                raise ValueError(f"{name} is {share}; it must be at least 0 and below 1.")
+        for name in ("embedding_dropout", "residual_dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
         self._check_variant()
 
     def _check_variant(self) -> None:

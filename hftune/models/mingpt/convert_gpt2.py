@@ -1,4 +1,4 @@
-"""GPT-2 weights in a minGPT. Called by people who start from a GPT-2 checkpoint, and by the golden test."""
+"""Convert a GPT-2 to a minGPT: same logits, other names and layouts of the weights."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def from_gpt2(source: GPT2LMHeadModel | str | Path) -> MinGPTForCausalLM:
     """A minGPT with the weights of a GPT-2, whose logits it reproduces.
 
     Args:
-        source: a GPT-2, or the name or folder of one.
+        source: A GPT-2, or the name or folder of one.
 
     Raises:
-        ValueError: the GPT-2 uses a setting that minGPT has no counterpart for.
+        ValueError: The GPT-2 uses a setting that minGPT has no counterpart for.
     """
     gpt2 = GPT2LMHeadModel.from_pretrained(source) if isinstance(source, (str, Path)) else source
     model = MinGPTForCausalLM(_config_like(gpt2.config))

@@ -9,6 +9,7 @@ Shapes: B batch, T new tokens, S tokens in all (cached ones and new ones), C wid
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from typing import Any
@@ -21,13 +22,33 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from .attention import attention_class
-from .attention_base import CausalAttention, Layout, ResidualLinear
+from .attention_base import CausalAttention, Layout, ResidualLinear, VanillaAttention
+from .attention_bigbird import BigBirdAttention
+from .attention_linformer import LinformerAttention
+from .attention_performer import PerformerAttention
+from .attention_rope import RopeAttention
+from .attention_synthesizer import SynthesizerAttention
 from .configuration_mingpt import MinGPTConfig
+
+ATTENTION: dict[str, type[CausalAttention]] = {
+    "vanilla": VanillaAttention,
+    "rope": RopeAttention,
+    "synthesizer": SynthesizerAttention,
+    "performer": PerformerAttention,
+    "bigbird": BigBirdAttention,
+    "linformer": LinformerAttention,
+}
+
+
+def attention_class(name: str) -> type[CausalAttention]:
+    """The class behind ``config.attention``."""
+    if name not in ATTENTION:
+        raise ValueError(f"attention is {name!r}; choose one of {', '.join(ATTENTION)}.")
+    return ATTENTION[name]
 
 
 class MLP(nn.Module):
-    """Each token on its own: widen, bend, narrow."""
+    """The MLP, applied to each token alone: a wider layer, a nonlinearity, and back to the hidden size."""
 
     def __init__(self, config: MinGPTConfig) -> None:
         super().__init__()
@@ -54,19 +75,24 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc]
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, layout: Layout, want_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """[B, T, C] → [B, T, C], and attention weights [B, H, T, S] where wanted."""
+        """[B, T, C] → [B, T, C], and attention weights [B, H, T, S] on request."""
+        # The norms are inside the branches, as in GPT-2: the residual stream itself is never rescaled: gradients keep
+        # their size from the last layer to the first (Xiong et al. 2020, arXiv:2002.04745).
         mixed, weights = self.attention(self.attention_norm(x), layout, want_weights)
         x = x + mixed
         return x + self.mlp(self.mlp_norm(x)), weights
 
 
 class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
-    """What transformers must know to build, save and load a minGPT."""
+    """What transformers must know to build, save and load a minGPT.
+
+    The names with an underscore are those that transformers documents for the authors of models.
+    """
 
     config_class = MinGPTConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["Block"]  # noqa: RUF012 - the name and form transformers reads
+    _no_split_modules = ["Block"]  # noqa: RUF012 - device_map and FSDP keep the residual stream of a block on one device
     _supports_sdpa = True
 
     @torch.no_grad()
@@ -74,14 +100,15 @@ class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         """GPT-2's initialization: N(0, 0.02), biases zero, smaller where 2 · layers outputs add up."""
         super()._init_weights(module)
         if isinstance(module, ResidualLinear):
+            # Each layer adds two outputs to the residual stream, and variances add up.
             std = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
             init.normal_(module.weight, std=std)
         if isinstance(module, CausalAttention):
             module.init_parameters(self.config)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save; where the code goes along (see ``register``), name both classes, not only the one saved."""
-        if self._auto_class is not None:
+        """Save, with the names of both classes if the code is saved too (see ``register``), not only this one's."""
+        if self.is_remote_code():
             self.config.auto_map = {
                 "AutoModel": "modeling_mingpt.MinGPTModel",
                 "AutoModelForCausalLM": "modeling_mingpt.MinGPTForCausalLM",
@@ -130,16 +157,16 @@ class MinGPTModel(MinGPTPreTrainedModel):
         """Run the blocks over new tokens [B, T], after those in ``past_key_values``.
 
         Args:
-            input_ids: token ids [B, T]; or give ``inputs_embeds`` [B, T, C].
+            input_ids: Token ids [B, T].
             attention_mask: 1 for real tokens, 0 for padding [B, S], on either side. Right padding needs none.
-            position_ids: positions [B, T]; counted over real tokens where not given.
-            past_key_values: keys and values of earlier tokens, extended in place.
-            inputs_embeds: embeddings in place of ids.
-            use_cache: keep keys and values; where not given, the config's choice, but not in training.
-            output_attentions: also return the weights [B, H, T, S] of every layer.
-            output_hidden_states: also return the input of every block and the final output.
+            position_ids: Positions [B, T]; by default real tokens are counted.
+            past_key_values: Keys and values of earlier tokens, extended in place.
+            inputs_embeds: Embeddings [B, T, C] in place of ids.
+            use_cache: Keep keys and values; by default ``config.use_cache``, and never in training.
+            output_attentions: Also return the weights [B, H, T, S] of every layer.
+            output_hidden_states: Also return the input of every block and the final output.
             return_dict: False for a plain tuple.
-            **kwargs: accepted for the callers of transformers, such as loss settings, and not used here.
+            **kwargs: Ignored; transformers passes settings of the loss.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds, one of the two.")
@@ -151,9 +178,9 @@ class MinGPTModel(MinGPTPreTrainedModel):
         self._check_length(x.shape[1], past_key_values)
         layout = Layout.build(x, attention_mask, position_ids, past_key_values)
 
-        x = layout.pack(x)  # [B, T, C], padding last
+        x = layout.pack(x)  # [B, T, C], padding last: Layout explains why
         if self.position_embedding is not None:
-            x = x + self.position_embedding(layout.position_ids)
+            x = x + self.position_embedding(layout.position_ids)  # [B or 1, T, C]
         x = self.dropout(x)
         want_weights = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         want_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -183,18 +210,19 @@ class MinGPTModel(MinGPTPreTrainedModel):
 
 
 class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """Hidden states to next-token logits and, where labels are given, the loss."""
+    """Hidden states to the logits of the next token, and the loss if there are labels."""
 
     _tied_weights_keys = {"lm_head.weight": "model.token_embedding.weight"}  # noqa: RUF012
-    # The loss is a sum divided by num_items_in_batch where Trainer passes it, so accumulation and several
-    # processes give the mean over all tokens, not a mean of means.
+    # The loss is a sum divided by the num_items_in_batch that Trainer passes. So gradient accumulation and several
+    # processes give the mean over all tokens of a step, not a mean of means, in which the tokens of a short batch
+    # would count more.
     accepts_loss_kwargs = True
 
     def __init__(self, config: MinGPTConfig) -> None:
         super().__init__(config)
         self.model = MinGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # With no length asked for, generation fills the block; transformers' own defaults know no such bound.
+        # By default generation fills the block; transformers' own default is a few tokens, and no bound at all.
         self.generation_config.max_length = config.block_size
         self.post_init()
 
@@ -211,19 +239,11 @@ class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):  # type: ignore
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits of the next token, and the loss on ``labels`` [B, T] (shifted here; −100 is not scored).
+        """Logits of the next token [B, T, V], and the loss on ``labels``; other arguments as in ``MinGPTModel``.
 
-        Args:
-            input_ids: see ``MinGPTModel.forward``, as for the arguments not named here.
-            attention_mask: as there.
-            position_ids: as there.
-            past_key_values: as there.
-            inputs_embeds: as there.
-            labels: the input ids again, with −100 wherever a token is not to be predicted.
-            use_cache: as there; not by default where labels are given.
-            logits_to_keep: only the last so many positions, or the positions in a tensor; 0 for all.
-            return_dict: False for a plain tuple.
-            **kwargs: ``num_items_in_batch`` and ``shift_labels`` for the loss, ``output_*`` for the model.
+        ``labels`` [B, T] are the input ids, with −100 for tokens that are not scored; they are shifted here. Only the
+        last ``logits_to_keep`` positions get logits, or those in a tensor; 0 means all. The loss also reads
+        ``num_items_in_batch`` and ``shift_labels``.
         """
         if use_cache is None and labels is not None:
             use_cache = False
@@ -254,25 +274,36 @@ class MinGPTForCausalLM(MinGPTPreTrainedModel, GenerationMixin):  # type: ignore
         )
         return output.to_tuple() if return_dict is False else output
 
-    def _prepare_generated_length(
-        self, generation_config: GenerationConfig, has_default_max_length: bool, **lengths: Any
-    ) -> GenerationConfig:
-        """Bound generation at the block before the first token is made, not when it runs into the wall."""
+    def generate(
+        self, inputs: Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """Transformers' ``generate``; what does not fit into the block is refused before the first token is made.
+
+        transformers would run until a position has no embedding, and end in an IndexError.
+        """
+        own = self.generation_config
+        settings = copy.deepcopy(own if generation_config is None else generation_config)
+        rest = settings.update(**kwargs)  # arguments that are no generation settings
+        given = [tokens for tokens in (inputs, rest.get("input_ids"), rest.get("inputs_embeds")) if tokens is not None]
+        prompt = max((tokens.shape[1] for tokens in given), default=1)  # each [B, T] or [B, T, C]
+        new = own.max_new_tokens if settings.max_new_tokens is None else settings.max_new_tokens
+        self._check_room(prompt, new, settings.max_length)
+        if new is not None and own.max_new_tokens is None:
+            # As a length, because transformers warns of max_new_tokens next to the max_length that __init__ has set.
+            settings.max_length, settings.max_new_tokens = prompt + new, None
+        return super().generate(inputs, generation_config=settings, **rest)
+
+    def _check_room(self, prompt: int, new: int | None, longest: int | None) -> None:
         block = self.config.block_size
-        prompt = max(lengths["input_ids_length"], lengths["inputs_tensor"].shape[1])
         if prompt >= block:
             raise ValueError(
                 f"The prompt has {prompt} tokens, and block_size {block} leaves no room for another: "
                 f"shorten the prompt to at most {block - 1} tokens."
             )
-        if generation_config.max_new_tokens is not None and prompt + generation_config.max_new_tokens > block:
+        if new is not None and prompt + new > block:
             raise ValueError(
-                f"A prompt of {prompt} tokens and max_new_tokens={generation_config.max_new_tokens} exceed "
-                f"block_size {block}: ask for at most {block - prompt} new tokens, or shorten the prompt."
+                f"A prompt of {prompt} tokens and max_new_tokens={new} exceed block_size {block}: use at most "
+                f"{block - prompt} new tokens, or shorten the prompt."
             )
-        if generation_config.max_new_tokens is None and (generation_config.max_length or 0) > block:
-            raise ValueError(f"max_length={generation_config.max_length} exceeds block_size: ask for at most {block}.")
-        # Our own default max_length is no request of the user's: max_new_tokens beside it is no conflict.
-        ours = generation_config.max_length == self.generation_config.max_length
-        by_default = has_default_max_length or (ours and generation_config.max_new_tokens is not None)
-        return super()._prepare_generated_length(generation_config, by_default, **lengths)
+        if new is None and (longest or 0) > block:
+            raise ValueError(f"max_length={longest} exceeds block_size: use at most {block}.")
