@@ -124,7 +124,7 @@ class DistillEncoder(MaskedLanguageModel):
                 f"the text {data.source} gives {len(examples):,} examples, fewer than one batch of {wanted:,}",
                 hint="give more text, or lower --batch-size; fewer task.max_words give more examples",
             )
-        self._refuse_no_shared_words(examples)
+        self._refuse_no_shared_words(data.train, tokenizer)
         lengths, components = examples.examples.sizes.tolist(), LossComponents()
         return TrainingInputs(
             train=examples,
@@ -232,9 +232,10 @@ class DistillEncoder(MaskedLanguageModel):
         rows = (MaskedRows if training else FixedMaskedRows)(self._examples(texts, tokenizer), masking)
         return DistillRows(rows, self._aligned(texts, tokenizer), LiveOutputs(self.teacher, texts))
 
-    def _refuse_no_shared_words(self, rows: DistillRows) -> None:
-        some = range(0, len(rows), max(1, len(rows) // 50))
-        if not any(len(rows.pairs(row)[2]) for row in some):
+    def _refuse_no_shared_words(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
+        some = texts[:: max(1, len(texts) // 100)]
+        ours, theirs = align(tokenizer, some, self.section.max_seq_length), self.teacher.align(some)
+        if not any(np.isin(ours.text(row)[2], theirs.text(row)[2]).any() for row in range(len(some))):
             raise HftuneError(
                 f"the student and the teacher {self.section.teacher} share no words of the text: what one tokenizer "
                 "reads, the other leaves out",
