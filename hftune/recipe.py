@@ -16,13 +16,13 @@ from hftune.config.document import Problem, RecipeError
 from hftune.config.section import PUBLISHING, BaseRecipe, Flag, Section
 from hftune.config.shipped import find_recipe
 from hftune.config.values import check, got, merge, nested, parse_sets, plain, stated_kind
-from hftune.data.settings import CorpusData, DataSection, QuestionData
+from hftune.data.settings import CorpusData, DataSection, JointData, QuestionData
 from hftune.errors import HftuneError, closest
 from hftune.methods import METHODS, FullMethod, MethodSection
 from hftune.models.settings import ModelSection
 from hftune.runs.directory import RunDir
 from hftune.runs.group import MOVED, moved_path
-from hftune.tasks.settings import ClassifyTask, MaskedLines, TaskSection, TaskSettings
+from hftune.tasks.settings import ClassifyTask, DistillTask, MaskedLines, TaskSection, TaskSettings
 from hftune.training.settings import MUON, TrainSection
 
 logger = logging.getLogger(__name__)
@@ -189,6 +189,14 @@ class Recipe(BaseRecipe):
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
         if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
+        if isinstance(self.task, DistillTask) and isinstance(self.data, JointData):
+            if self.data.line_by_line is not None or self.data.block_size is not None:
+                raise ValueError(
+                    "data.line_by_line and data.block_size are for masked language models; in task distill "
+                    "each unlabeled line is a text"
+                )
+            if self.data.unlabeled is None and self.data.max_unlabeled_samples is not None:
+                raise ValueError("data.max_unlabeled_samples does nothing without data.unlabeled")
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self

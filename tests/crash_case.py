@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from tiny import rows, write_csv
-from tiny_teacher import write_teacher
+from tiny_teacher import write_classifier, write_teacher
 from training_case import SignalAt
 
 from hftune.errors import Interrupted
@@ -51,6 +51,10 @@ TRAINING: dict[str, Any] = {
 TASKS: dict[str, dict[str, Any]] = {
     "classify": {"data.dataset_name": "labeled", "data.max_seq_length": 16, **BERT},
     "joint": {"data.dataset_name": "labeled", "data.max_seq_length": 16, "data.unlabeled": "lines.txt", **BERT},
+    "distill": {
+        **{"data.dataset_name": "labeled", "data.max_seq_length": 16, "data.unlabeled": "lines.txt"},
+        **{"task.teacher": "classifier", **BERT},
+    },
     "mlm": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_seq_length": 16, **BERT},
     "distill_encoder": {
         **{"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_seq_length": 16},
@@ -78,6 +82,7 @@ METHODS: dict[str, dict[str, Any]] = {
 METHODS |= {kind: {"method.kind": kind} for kind in TABLE if kind not in METHODS}
 EVERY_TASK = ("full", "muon")
 MORE = {"classify": tuple(name for name in METHODS if name not in EVERY_TASK), "clm": ("lora", "ia3", "bitfit")}
+MORE["distill"] = ("head", "prefix", "prompt", "ptuning", "lora", "bitfit")
 """Methods beside these; a task refuses those that are not named here."""
 RESTORED = "restored"
 """Where a session that comes to the end leaves the best weights."""
@@ -96,6 +101,7 @@ def write_data(home: Path) -> Path:
         write_csv(home / "labeled" / f"{split}.csv", list(rows(43 if seed == 0 else 16, seed)), ("label", "text"))
     (home / "lines.txt").write_text("\n".join(sentences(54, 1)) + "\n")
     write_teacher(home / "teacher")
+    write_classifier(home / "classifier")
     (home / "text").mkdir()
     for split, count in (("train", 80), ("valid", 20), ("test", 20)):
         (home / "text" / f"{split}.txt").write_text("\n".join(sentences(count, len(split))) + "\n")

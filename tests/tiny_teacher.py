@@ -6,7 +6,7 @@ import string
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertTokenizer
 
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
 WIDTH = 24
@@ -32,5 +32,26 @@ def write_teacher(folder: Path, seed: int = 0) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         BertForMaskedLM(config).bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_classifier(folder: Path, labels: tuple[str, ...] = ("good", "bad"), seed: int = 0, **sizes: int) -> Path:
+    """Save a classifier of random weights, sure of its answers; its labels are not in alphabetical order."""
+    tokenizer = teacher_tokenizer()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+        **{
+            **{"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+            **{"max_position_embeddings": 96, **sizes},
+        },
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = BertForSequenceClassification(config)
+        model.classifier.weight.data *= 100
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -114,7 +114,8 @@ class JointData(LabeledData):
 
     kind: Literal["joint"] = "joint"  # type: ignore[assignment]  # labeled data, and more
     unlabeled: Annotated[str | None, Flag("train-data-file", group=DATA, metavar="FILE|NAME")] = None
-    """Unlabeled text: a file, a folder, a Hub id, an embedded dataset, or train for the training texts themselves."""
+    """Unlabeled text: a file, a folder, a Hub id, an embedded dataset, or train for the training texts themselves; by
+    default task joint takes those of an embedded dataset, or train, and task distill takes none."""
     line_by_line: bool | None = None
     """Make each line one example, truncated at block_size or max_seq_length; the default unless block_size is set."""
     block_size: int | None = Field(default=None, ge=3)

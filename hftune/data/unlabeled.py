@@ -58,6 +58,14 @@ class JointSplits(Splits):
                 found |= {name: seen} if seen else {}
         return found
 
+    def leak_warnings(self) -> tuple[str, ...]:
+        """A warning for each of them."""
+        return tuple(
+            f"{seen:,} of the {self.rows[split]:,} {split} texts are in the unlabeled text: the model reads what it is "
+            f"scored on, so {split} scores may be too high"
+            for split, seen in self.leaks().items()
+        )
+
 
 def load_joint_data(section: JointData) -> JointSplits:
     """Read labeled splits and the unlabeled texts that the section names."""

@@ -134,6 +134,10 @@ def _right(item: Item, places: Places) -> tuple[float, ...]:
     return (float(str(item["label"]).strip() == str(item["gold"]).strip()),)
 
 
+def _equal(one: str, other: str) -> Callable[[Item, Places], tuple[float, ...]]:
+    return lambda item, places: (float(item[one] == item[other]),)
+
+
 def _negative_log_likelihood(item: Item, places: Places) -> tuple[float, ...]:
     return (-math.log(max(item["probabilities"][item["gold"]], LEAST_PROBABILITY)),)
 
@@ -218,6 +222,7 @@ LANGUAGE_MODEL: dict[str, Score] = {
 SCORES: dict[str, dict[str, Score]] = {
     "classify": CLASSIFICATION,
     "joint": CLASSIFICATION,
+    "distill": {**CLASSIFICATION, "teacher_agreement": Score(_equal("label", "teacher"))},
     "mlm": LANGUAGE_MODEL,
     "distill_encoder": {
         **LANGUAGE_MODEL,

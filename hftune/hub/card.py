@@ -24,9 +24,9 @@ from hftune.files import read_json, write_text
 from hftune.hub.contents import CARD
 from hftune.recipe import HubSection, Recipe, read_recipe, recipe_yaml
 from hftune.runs.directory import RunDir, public_name
-from hftune.runs.formatting import baseline_name, baseline_notes, duration, number, score_name, was_left_out
+from hftune.runs.formatting import REFERENCES, baseline_name, baseline_notes, duration, number, score_name, was_left_out
 from hftune.sanitize import visible
-from hftune.tasks.settings import TeacherSettings
+from hftune.tasks.settings import DistillTask, TeacherSettings
 
 ANSWERS, JOINT, SPANS = "answer", "joint", "span"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -186,7 +186,10 @@ def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
     if recipe.task.kind == ANSWERS:
         what = "A language model that answers questions"
-    if isinstance(recipe.task, TeacherSettings):
+    if isinstance(recipe.task, DistillTask):
+        names = " and ".join(inline(public_name(name)) for name in recipe.task.teachers)
+        what += f" that was distilled from {names}" if recipe.task.reads_teacher else ""
+    elif isinstance(recipe.task, TeacherSettings):
         what = f"An encoder that was distilled from the teacher {inline(public_name(recipe.task.teacher))}"
     scratch = f"{inline(recipe.model.model_name_or_path)}, trained from scratch"
     start = scratch if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
@@ -369,7 +372,7 @@ def remarks(metrics: Mapping[str, Any]) -> list[str]:
         rivals = {
             baseline: splits[split][name]
             for baseline, splits in metrics.get("baselines", {}).items()
-            if name is not None and name in splits.get(split, {})
+            if name is not None and baseline not in REFERENCES and name in splits.get(split, {})
         }
         if name is None or not rivals:
             continue

@@ -94,7 +94,7 @@ def open_teacher(section: ModelSection) -> OpenedTeacher:
         tokenizer = checkpoint.tokenizer()
         refuse_slow(tokenizer, checkpoint.name)
     except HftuneError as error:
-        raise _of_the_teacher(error) from error
+        raise of_the_teacher(error) from error
     return OpenedTeacher(checkpoint, config, tokenizer)
 
 
@@ -110,25 +110,14 @@ class Teacher:
                 # shows by the prefix of the names which weights of the encoder are missing.
                 model, _ = opened.checkpoint.weights(AutoModelForMaskedLM, opened.config, quiet=True)
         except HftuneError as error:
-            raise _of_the_teacher(error) from error
+            raise of_the_teacher(error) from error
         self.model: PreTrainedModel = model.base_model.eval().requires_grad_(False)
         self.width = int(self.model.config.hidden_size)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the weights, the architecture, the tokenizer and the versions of the libraries."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
-        shape = {key: value for key, value in self.model.config.to_dict().items() if not key.startswith("_")}
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        versions = [torch.__version__, transformers.__version__, tokenizers.__version__]
-        about = [type(self.model).__name__, shape, backend.to_str(), self.max_length, versions]
-        digest.update(json.dumps(about, sort_keys=True, default=str).encode())
-        return digest.hexdigest()
+        return fingerprint_of(self.model, self.tokenizer, self.max_length)
 
     def align(self, texts: Sequence[str], advance: Callable[[int], None] = lambda texts: None) -> Aligned:
         """The tokens of texts and their words."""
@@ -184,7 +173,26 @@ class Teacher:
         return half
 
 
-def _of_the_teacher(error: HftuneError) -> HftuneError:
+def fingerprint_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *settings: Any) -> str:
+    """A hash of everything that decides what a teacher computes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy())
+    shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    words = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        words = backend.to_str()
+    versions = [torch.__version__, transformers.__version__, tokenizers.__version__]
+    about = [type(model).__name__, shape, words, *settings, versions]
+    digest.update(json.dumps(about, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def of_the_teacher(error: HftuneError) -> HftuneError:
     """An error about a model, in terms of the teacher's settings."""
     return HftuneError(f"the teacher: {_renamed(error.message, NAMES)}", hint=_renamed(error.hint or "", NAMES))
 

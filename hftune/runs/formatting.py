@@ -41,6 +41,8 @@ BASELINE_NAMES = {
     "unigram": "unigram counts",
     "bigram": "bigram counts",
 }
+REFERENCES = frozenset({"teacher"})
+"""What is scored next to the baselines and need not be beaten."""
 
 
 def score_name(name: str) -> str:

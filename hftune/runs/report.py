@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hftune.evaluation.scores import LOWER_IS_BETTER
 from hftune.runs.directory import RunDir
 from hftune.runs.figures import BLUE, GREEN, ORANGE, Line, Reference, line_chart, thinned
-from hftune.runs.formatting import baseline_name, duration, number, percent, score_name, size
+from hftune.runs.formatting import REFERENCES, baseline_name, duration, number, percent, score_name, size
 from hftune.runs.page import Banner, HtmlPage, PageSection, Picture
 from hftune.runs.report_results import calibration, confusion, knowledge, labels, lengths, mistakes, samples, scores
 from hftune.runs.run_record import RunRecord
@@ -90,7 +90,7 @@ def verdict(metrics: Mapping[str, Any]) -> Verdict | None:
     split, metric = record.main_split, record.main_metric
     if split is None or metric is None or (score := record.scored[split].get(metric)) is None:
         return None
-    baselines = dict(record.baseline_scores(split, metric))
+    baselines = {name: value for name, value in record.baseline_scores(split, metric) if name not in REFERENCES}
     if not baselines:
         return None
     # A baseline that scores the same counts too: a model that learned nothing often equals the majority label.

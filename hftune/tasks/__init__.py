@@ -14,6 +14,7 @@ TASKS = {
     "mlm": "mlm.MaskedLanguageModel",
     "span": "span_corruption.SpanCorruption",
     "clm": "causal_lm.CausalLanguageModel",
+    "distill": "distill.Distillation",
     "distill_encoder": "distill_encoder.DistillEncoder",
     "answer": "question_answer.QuestionAnswering",
 }

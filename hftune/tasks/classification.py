@@ -140,8 +140,13 @@ class Classification(Task[Splits]):
 
     def build_model(self, data: Splits, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """An encoder with a head for the labels of the data."""
-        skip = self.recipe.train.cls_only_last_layer
+        skip = self.computes_cls_only
         return load_sequence_classifier(self.recipe.model, tokenizer, data.labels, cls_only=skip)
+
+    @property
+    def computes_cls_only(self) -> bool:
+        """Whether the last layer may leave out the tokens that the head does not read."""
+        return self.recipe.train.cls_only_last_layer
 
     def baselines(self, data: Splits, splits: Sequence[str]) -> dict[str, SplitScores]:
         """The majority label and a bag of words, fitted on the same training examples."""
@@ -230,7 +235,7 @@ class Classification(Task[Splits]):
         # Logits of a split are held at once: temperature scaling and calibration need all of them.
         check_memory(data, available_memory())
         # Runs every metric once, so that one that can't be computed is found before training.
-        super().check_best_metric({*self._metrics(data.labels)(untrained_guess(data)), "loss"})
+        super().check_best_metric({*self.scores, *self._metrics(data.labels)(untrained_guess(data)), "loss"})
 
     def _metrics(self, labels: tuple[str, ...]) -> Any:
         # Trainer logs numbers only, so scores per class are left out; it computes a loss of its own, which has class

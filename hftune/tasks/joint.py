@@ -89,14 +89,7 @@ class Joint(Classification):
             rows={**summary.rows, "unlabeled": len(unlabeled.texts)},
             fingerprints={**summary.fingerprints, "unlabeled": unlabeled.fingerprint()},
             notes=(*summary.notes, *unlabeled.notes),
-            warnings=(
-                *summary.warnings,
-                *(
-                    f"{seen:,} of the {summary.rows[split]:,} {split} texts are in the unlabeled text: the model reads "
-                    f"what it is scored on, so {split} scores may be too high"
-                    for split, seen in _joint(data).leaks().items()
-                ),
-            ),
+            warnings=(*summary.warnings, *_joint(data).leak_warnings()),
         )
 
     def training_texts(self, data: Splits) -> list[str]:

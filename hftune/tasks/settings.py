@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hftune.config.section import DATA, WHAT, Flag, Section
+from hftune.config.section import DATA, TRAINING, WHAT, Flag, Section
 
 BUILT_IN = re.compile(r"\w+")
 """The name of a built-in metric: neither a file nor a repository, so the Hub is not contacted for it."""
@@ -211,7 +211,57 @@ class DistillEncoderTask(TeacherSettings, MaskedLines):
         return self
 
 
+class DistillTask(TeacherSettings, ClassifyTask):
+    """Distill a classifier: it learns from the labels, and from the probabilities that a teacher gives to each."""
+
+    data_kind: ClassVar[str] = "joint"
+    command: ClassVar[str] = "distill"
+
+    kind: Literal["distill"] = "distill"  # type: ignore[assignment]  # a classification task, but another kind
+    teacher: Annotated[str | tuple[str, ...], Flag(group=WHAT, metavar="NAME")]  # type: ignore[assignment]
+    """The teacher: an hftune run, a folder or a Hub id of a classifier with the labels of the data; a list of several
+    is an ensemble, the mean of their probabilities."""
+    temperature: Annotated[float, Flag(group=TRAINING)] = Field(default=2.0, gt=0.0)
+    """Divisor of the logits of teacher and student in the soft loss, which is multiplied by its square."""
+    hard_label_weight: Annotated[float, Flag(group=TRAINING)] = Field(default=0.5, ge=0.0, le=1.0)
+    """Weight of the labels of the data; the teacher's probabilities have the rest. 1 is plain classification."""
+    hidden_weight: float = Field(default=0.0, ge=0.0)
+    """Weight of the distance between the hidden states of student and teacher, as in TinyBERT; method full only."""
+    attention_weight: float = Field(default=0.0, ge=0.0)
+    """Weight of the distance between their attention scores."""
+    layer_map: Literal["uniform", "last"] | tuple[int, ...] = "uniform"
+    """The teacher's layer for each layer of the student, in these two losses: spread evenly, the last one for the last
+    one alone, or a list that counts from 1."""
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The names of the teachers."""
+        return (self.teacher,) if isinstance(self.teacher, str) else self.teacher
+
+    @property
+    def reads_layers(self) -> bool:
+        """Whether hidden states or attention scores are compared."""
+        return bool(self.hidden_weight or self.attention_weight)
+
+    @property
+    def reads_teacher(self) -> bool:
+        """Whether the teacher has any weight."""
+        return self.hard_label_weight < 1 or self.reads_layers
+
+    @model_validator(mode="after")
+    def _refuse_what_does_not_go_together(self) -> DistillTask:
+        if not self.teachers or len(set(self.teachers)) < len(self.teachers):
+            raise ValueError("teacher names no model, or one of them twice")
+        if len(self.teachers) > 1 and (self.teacher_revision or self.trust_teacher_code):
+            raise ValueError("teacher_revision and trust_teacher_code are for one teacher; several are named")
+        if len(self.teachers) > 1 and self.reads_layers:
+            raise ValueError("hidden_weight and attention_weight compare layers with those of one teacher")
+        if self.layer_map != "uniform" and not self.reads_layers:
+            raise ValueError("layer_map does nothing without hidden_weight or attention_weight")
+        return self
+
+
 TaskSection = Annotated[
-    ClassifyTask | JointTask | MlmTask | SpanTask | ClmTask | AnswerTask | DistillEncoderTask,
+    ClassifyTask | JointTask | MlmTask | SpanTask | ClmTask | AnswerTask | DistillEncoderTask | DistillTask,
     Field(discriminator="kind"),
 ]

@@ -130,6 +130,8 @@ class LossComponents:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}  # name → [sum, number of steps]
         self._in_step: set[str] = set()
+        self.counts = True
+        """False while a process repeats examples that another one has."""
 
     def begin_step(self) -> None:
         """Begin a new step."""
@@ -138,7 +140,8 @@ class LossComponents:
     def add(self, name: str, share: Tensor) -> None:
         """Add one micro-batch's share of the step's mean."""
         # Kept on the device: reading a number here would wait for it in every micro-batch.
-        value = torch.stack([share.detach().float(), share.new_tensor(float(name not in self._in_step))])
+        counted = share.detach().float() * float(self.counts)
+        value = torch.stack([counted, counted.new_tensor(float(name not in self._in_step))])
         self._in_step.add(name)
         self._sums[name] = value if name not in self._sums else self._sums[name] + value
 

@@ -247,6 +247,8 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
         # Trainer averages the losses of micro-batches as if each had the same number of examples. The last one of an
         # epoch is shorter, and a process may have none left: see RankBatches.weight.
         self._weight = self.batches.weight(self._index_in_epoch(len(self._losses)))
+        if self.inputs.loss_components is not None:
+            self.inputs.loss_components.counts = self._weight > 0
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         self._weight = 1.0  # for evaluations
         self._losses.append(loss)
