@@ -116,7 +116,7 @@ def write_data(home: Path) -> Path:
 def recipe(home: Path, task: str, method: str = "full", **changes: Any) -> Recipe:
     settings = {**TASKS[task], **TRAINING, **METHODS[method], **changes}
     for key in PATHS:
-        if key in settings:
+        if isinstance(settings.get(key), str):
             settings[key] = str(home / settings[key])
     if "data.corpus" in settings:
         settings["data.dataset_name"] = settings.pop("data.corpus")

@@ -29,6 +29,7 @@ WORDS = {
     "classify": ("task classify",),
     "joint": ("task joint", "joint training"),
     "mlm": ("task mlm",),
+    "distill": ("task distill",),
     "distill_encoder": ("task distill_encoder",),
     "span": ("task span",),
     "clm": ("task clm", "language models"),
@@ -36,7 +37,8 @@ WORDS = {
 }
 """How a message names a task."""
 PEFT_TYPE = "LOHA"
-CLASSIFIERS, ENCODERS = ("classify", "joint"), ("mlm", "joint", "distill_encoder")
+TAUGHT = ("distill", "distill_encoder")
+ENCODERS = ("mlm", "joint", "distill_encoder")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 CAUSAL = ("gpt2", "mingpt")
 
@@ -59,7 +61,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def request(task: str, data: str, model: str, method: str, teacher: str = "teacher") -> dict[str, Any]:
     values = {"task.kind": task, "data.kind": data, "model.model_name_or_path": model, "method.kind": method}
-    values |= {"task.teacher": teacher} if task == "distill_encoder" else {}
+    values |= {"task.teacher": teacher} if task in TAUGHT else {}
     return values | ({"method.peft_type": PEFT_TYPE} if method == "peft" else {})
 
 
@@ -117,7 +119,7 @@ def check_what_fits(fits: set[tuple[str, str, str]]) -> None:
     models = {task: {model for kind, model, method in fits if (kind, method) == (task, "full")} for task in TASKS}
     pretrained, scratch = {*ARCHITECTURES, UNKNOWN}, {f"scratch:{name}" for name in PRESETS}
     encoders = {f"scratch:{name}" for name, preset in PRESETS.items() if not preset.causal}
-    assert models["classify"] == pretrained | encoders
+    assert models["classify"] == models["distill"] == pretrained | encoders
     for task in ENCODERS:
         assert encoders <= models[task] and not models[task] & (set(CAUSAL) | (scratch - encoders))
     assert models["clm"] == set(CAUSAL) | (scratch - encoders)
@@ -127,9 +129,10 @@ def check_what_fits(fits: set[tuple[str, str, str]]) -> None:
     assert by_method["full"] == set(TASKS)
     assert {task for task in TASKS if any(task in tasks for kind, tasks in by_method.items() if kind != "full")} == {
         "classify",
+        "distill",
         "clm",
     }
-    assert all("classify" in tasks for tasks in by_method.values())
+    assert all({"classify", "distill"} <= tasks for tasks in by_method.values())
     assert {method for method, tasks in by_method.items() if "clm" in tasks} >= {
         "full",
         "lora",

@@ -474,5 +474,10 @@ def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "run"), *brief], prog_name="hftune")
     assert done.exit_code == 0, done.output
     assert RunDir.open(tmp_path / "run").read_metrics()["task"] == KIND
-    with hftune_error("--corpus"):
-        CliRunner().invoke(app, ["distill", "--data", "labeled"], catch_exceptions=False, standalone_mode=False)
+    with hftune_error("--corpus", "--data"):
+        CliRunner().invoke(
+            app,
+            ["distill", "--data", "labeled", "--corpus", "lines.txt"],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )

@@ -141,7 +141,7 @@ def test_changed_data_is_refused(home: Path, tmp_path: Path, task: str) -> None:
     file.write_text(file.read_text()[::-1].replace("t", "d", 1)[::-1])
     with pytest.raises(HftuneError, match="other data") as refused:
         train_session(wanted, tmp_path / "run", resume=True)
-    assert f"data.{'unlabeled' if task == 'joint' else 'train'}: " in refused.value.message
+    assert f"data.{'unlabeled' if task in ('joint', 'distill') else 'train'}: " in refused.value.message
     assert refused.value.exit_code == 2
 
 

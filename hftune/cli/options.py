@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -165,13 +166,14 @@ def settings_command(
 
 
 def training_command(
-    *, task: TaskOf, help_task: str | None = None
+    *, task: TaskOf, help_task: str | None = None, help_kinds: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn a function into a command that trains. The function takes ``Typed``; its other parameters are options.
 
     Args:
         task: The kind of task whose settings are options, or a function that finds it.
         help_task: The kind of task whose settings its help shows, if ``task`` is not fixed.
+        help_kinds: Arguments next to ``--help`` that choose another kind.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -184,7 +186,7 @@ def training_command(
             do = {name: _as_bool(name, given[name]) for name in DO if name in given}
             command(Typed(kind, resolve_settings(given, kind), do=do, **shared), **values)
 
-        return _command(command, run, SHARED, task=task, takes=SECTIONS, help_task=help_task)
+        return _command(command, run, SHARED, task=task, takes=SECTIONS, help_task=help_task, help_kinds=help_kinds)
 
     return decorate
 
@@ -201,6 +203,7 @@ def _command(
     task: TaskOf,
     takes: Collection[str],
     help_task: str | None,
+    help_kinds: Mapping[str, str] | None = None,
 ) -> Callable[..., None]:
     """A function from which typer reads the options of a command and those that it shares with others."""
 
@@ -220,7 +223,7 @@ def _command(
     ]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     fixed = None if callable(task) else task
-    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed}
+    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed, "help_kinds": help_kinds or {}}
     vars(called)["__signature__"] = inspect.Signature(parameters)
     vars(called)["command_class"] = type("SettingsOfTask", (SettingsCommand,), attributes)
     return called
@@ -274,6 +277,7 @@ class SettingsCommand(TyperCommand):
 
     task: str | None = None
     help_task: str | None = None
+    help_kinds: Mapping[str, str] = MappingProxyType({})
     takes: Collection[str] = SECTIONS
 
     @property
@@ -284,7 +288,7 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
-            kinds = {span: span for span in ("span", "clm", "mlm")} if self.task is None else {}
+            kinds = self.help_kinds
             asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
             self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))

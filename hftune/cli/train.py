@@ -8,6 +8,7 @@ hftune joint --data reviews --max_train_samples 50 --unlabeled reviews --mlm_alp
 hftune pretrain --objective span --corpus wiki.txt
 hftune finetune --from runs/pretrained --data births
 hftune distill --teacher sentence-transformers/all-MiniLM-L6-v2 --model scratch:bert-tiny --corpus texts.txt
+hftune distill --teacher runs/large --model prajjwal1/bert-tiny --data reviews --unlabeled reviews
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _task_of_objective(values: Mapping[str, Any], given: Given) -> str:
     return _objective(values["objective"], values["recipe"], _recipe_of_resumed(values))
 
 
-@training_command(task=_task_of_objective, help_task="span")
+@training_command(task=_task_of_objective, help_task="span", help_kinds={kind: kind for kind in OBJECTIVES})
 def pretrain(typed: Typed, objective: Objective = None) -> None:
     """Train a language model on plain text, from scratch or from a checkpoint.
 
@@ -200,36 +201,46 @@ def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> st
 
 # ---- distill ----
 
-DISTILL = "distill/prose"
-GENERAL = "distill_encoder"
+GENERAL, LABELED = "distill_encoder", "distill"
+DISTILL = {GENERAL: "distill/prose", LABELED: "distill/reviews"}
+"""The recipe of each kind of distillation, which is made for its own data."""
+NAMES_LABELED = {"data", "dataset_name", "task_name", "unlabeled", "train_data_file", "hard_label_weight"}
+"""Settings of labeled data and of learning from it."""
 
 
 def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
-    """General distillation reads a corpus; labeled data would be another task, with labels to predict."""
-    source = values["recipe"] or _recipe_of_resumed(values)
-    if "data" in given and "corpus" not in given:
+    """A corpus means general distillation, labeled data a classifier; else the recipe decides."""
+    labeled = sorted(NAMES_LABELED & given.keys())
+    if "corpus" in given and labeled:
+        flag = f"--{labeled[0].replace('_', '-')}"
         raise HftuneError(
-            "hftune distill learns from plain text, without labels: --data names labeled data",
-            hint="name a text with --corpus FILE, then fine-tune the student: hftune classify --model RUN --data …",
+            f"--corpus, a text without labels, and {flag} were both given: hftune distill learns an encoder from one "
+            "or a classifier from the other",
+            hint="for a classifier write --data and --unlabeled; for an encoder --corpus alone, then hftune classify "
+            "--model RUN --data …",
         )
-    if source is not None:
-        from hftune.recipe import load_recipe
+    source = values["recipe"] or _recipe_of_resumed(values)
+    if source is None:
+        return LABELED if labeled else GENERAL
+    from hftune.recipe import load_recipe
 
-        task = load_recipe(source).task
-        if task.kind != GENERAL:
-            raise HftuneError(f"{source} is not a recipe for distillation", hint=f"run it with `hftune {task.command}`")
-    return GENERAL
+    task = load_recipe(source).task
+    if task.kind not in DISTILL:
+        raise HftuneError(f"{source} is not a recipe for distillation", hint=f"run it with `hftune {task.command}`")
+    return task.kind
 
 
-@training_command(task=_task_of_distillation, help_task=GENERAL)
+@training_command(task=_task_of_distillation, help_task=LABELED, help_kinds={"--corpus": GENERAL})
 def distill(typed: Typed) -> None:
-    """Distill a smaller encoder from a teacher on plain text.
+    """Distill a smaller model from a teacher: a classifier (--data), or an encoder on plain text (--corpus).
 
-    The student's vectors of words and texts learn to match the teacher's, and it learns to fill in masked words.
-    `hftune classify --model RUN` or `hftune joint --model RUN` then fine-tunes it.
+    A classifier learns from the labels and from the teacher's probabilities, which unlabeled text (--unlabeled) gets
+    too. An encoder learns to give words and texts the teacher's vectors, and to fill in masked words; `hftune classify
+    --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
     named = "task.teacher" in typed.settings or any(one.startswith("task.teacher=") for one in typed.sets or ())
-    run_training(typed, recipe=typed.recipe, default=None if named and typed.data is not None else DISTILL)
+    own = not named or typed.data is None or typed.task == LABELED
+    run_training(typed, recipe=typed.recipe, default=DISTILL[typed.task] if own else None)
 
 
 # ---- shared ----

@@ -37,6 +37,8 @@ EVALUATION = "eval_"
 TRAIN_KEYS = ("loss", "learning_rate", "grad_norm", "num_input_tokens_seen")
 COMPONENT = "_loss"
 """Suffix of the components of a loss."""
+AGREEMENT = "_agreement"
+"""Suffix of the scores that compare a model with its teacher."""
 FEW_STEPS = 50
 """Fewer steps are probably a mistake."""
 NOT_SCORES = frozenset({"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"})
@@ -228,6 +230,8 @@ class ReportProgress(TrainerCallback):  # type: ignore[misc]
         score = logs.get(EVALUATION + self.metric)
         if score is not None:
             self.facts[f"validation {self.metric}"] = float(score)
+            others = (key.removeprefix(EVALUATION) for key in logs if key.endswith(AGREEMENT))
+            self.facts |= {name: float(logs[EVALUATION + name]) for name in others if name != self.metric}
         if self.facts:
             self.progress.advance(state.global_step, self.facts)
         if score is not None and self._began is not None:
@@ -245,6 +249,7 @@ class ReportProgress(TrainerCallback):  # type: ignore[misc]
         parts = [f"step {state.global_step:,} of {state.max_steps:,}"]
         parts += [f"loss {self.facts['loss']:.4f}"] if "loss" in self.facts else []
         parts.append(f"validation {name} {score:.4f}")
+        parts += [f"{key.replace('_', ' ')} {self.facts[key]:.4f}" for key in self.facts if key.endswith(AGREEMENT)]
         if self._best is not None:
             parts.append(f"best {self._best[0]:.4f} at step {self._best[1]:,}")
         if done > 0:
