@@ -38,6 +38,18 @@ TASKS = {
     "classify": ("classify", "--data", "data", *BERT),
     "head": ("classify", "--data", "data", "--method", "head", *BERT),
     "joint": ("joint", "--data", "data", "--unlabeled", "more.txt", *BERT),
+    "distill": (
+        *("distill", "--teacher", "classify-1", "--tokenizer-name", "classify-1", "--data", "data"),
+        *(
+            "--unlabeled",
+            "more.txt",
+            *BERT[2:],
+            "--set",
+            "task.hidden_weight=0.1",
+            "--set",
+            "task.attention_weight=0.1",
+        ),
+    ),
     "mlm": ("pretrain", "--objective", "mlm", "--corpus", "more.txt", *BERT[:2], *BERT[4:]),
     "span": ("pretrain", "--objective", "span", "--corpus", "more.txt", *GPT),
     "clm": ("pretrain", "--objective", "clm", "--corpus", "more.txt", *GPT, "--set", "task.block_size=16"),
