@@ -201,6 +201,7 @@ def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> st
 # ---- distill ----
 
 DISTILL = "distill/prose"
+"""The recipe if no text is named; its settings suit other models too."""
 GENERAL = "distill_encoder"
 
 
@@ -228,8 +229,7 @@ def distill(typed: Typed) -> None:
     The student's vectors of words and texts learn to match the teacher's, and it learns to fill in masked words.
     `hftune classify --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
-    named = "task.teacher" in typed.settings or any(one.startswith("task.teacher=") for one in typed.sets or ())
-    run_training(typed, recipe=typed.recipe, default=None if named and typed.data is not None else DISTILL)
+    run_training(typed, recipe=typed.recipe, default=DISTILL if typed.data is None else None, suits_all=True)
 
 
 # ---- shared ----
