@@ -203,7 +203,7 @@ def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> st
 
 GENERAL, LABELED = "distill_encoder", "distill"
 DISTILL = {GENERAL: "distill/prose", LABELED: "distill/reviews"}
-"""The recipe of each kind of distillation, which is made for its own data."""
+"""The recipe of each kind of distillation if no data are named."""
 NAMES_LABELED = {"data", "dataset_name", "task_name", "unlabeled", "train_data_file", "hard_label_weight"}
 """Settings of labeled data and of learning from it."""
 
@@ -238,9 +238,11 @@ def distill(typed: Typed) -> None:
     too. An encoder learns to give words and texts the teacher's vectors, and to fill in masked words; `hftune classify
     --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
-    named = "task.teacher" in typed.settings or any(one.startswith("task.teacher=") for one in typed.sets or ())
-    own = not named or typed.data is None or typed.task == LABELED
-    run_training(typed, recipe=typed.recipe, default=DISTILL[typed.task] if own else None)
+    if typed.task == GENERAL:  # its recipe suits other models
+        default = DISTILL[GENERAL] if typed.data is None else None
+        run_training(typed, recipe=typed.recipe, default=default, suits_all=True)
+    else:
+        run_training(typed, recipe=typed.recipe, default=DISTILL[LABELED])
 
 
 # ---- shared ----
