@@ -31,6 +31,7 @@ from hftune.tasks.task import EvaluationRequest, EvaluationResult, Prediction, P
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from hftune.hub.publish import PublishedModel
     from hftune.pipeline.onnx_export import Exported
@@ -101,6 +102,29 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """Scores, baselines, parameters and speed, as in metrics.json."""
         return self._run("metrics").read_metrics()
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The saved model, loaded on first use: a transformers model in evaluation mode, as ``predict`` uses it.
+
+        Examples:
+            >>> type(run.model).__name__, run.model.training
+            ('BertForSequenceClassification', False)
+        """
+        with shown(False):
+            return inference.load_saved(self.source, self._settings)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the model.
+
+        Examples:
+            >>> batch = run.tokenizer(["never again"], return_tensors="pt").to(run.model.device)
+            >>> run.model(**batch).logits.shape
+            torch.Size([1, 2])
+        """
+        with shown(False):
+            return inference.load_tokenizer(self.source, self._settings)
 
     @property
     def history(self) -> pd.DataFrame:

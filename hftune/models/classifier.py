@@ -198,6 +198,15 @@ class Classifier:
         )
 
 
+def load_saved_classifier(section: ModelSection) -> PreTrainedModel:
+    """The model alone, in evaluation mode: unlike that of ``Classifier.load`` it computes every token."""
+    checkpoint = open_checkpoint(section, INFERENCE)
+    tokenizer, model = checkpoint.tokenizer(), _load_model(checkpoint)
+    pad_with_eos(tokenizer, section.model_name_or_path)
+    _set_padding(model, tokenizer)
+    return model.to(default_device()).eval()
+
+
 def _load_model(checkpoint: Checkpoint) -> PreTrainedModel:
     if is_onnx(Path(checkpoint.location)):
         from hftune.models.onnx_model import OnnxModel

@@ -331,9 +331,9 @@ def _join(recipe: Recipe, progress: ProgressReporter | None) -> ProgressReporter
 
 def _already_complete(run: RunDir, recipe: Recipe, rows: InMemoryData | None, progress: ProgressReporter) -> RunResult:
     """Return a run that is complete; its pages and its publication, which come last, may be missing."""
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     progress.note(f"{run.path} is complete already")
     report_verdict(run.read_metrics(), progress)
-    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     if rows is not None:
         rows.store(run.data, begun=True)
     if is_main_process():

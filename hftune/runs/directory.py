@@ -73,18 +73,7 @@ class RunDir:
             HftuneError: The path is in use, or can't be made.
         """
         refuse_unwritable(path)
-        another = f"--output {free_name(path)}"
-        if is_run(path):
-            raise HftuneError(
-                f"the output directory {path} is in use: it holds a run already",
-                hint=f"continue that run: --output {path} --resume; or take a free name: {another}",
-            )
-        if in_use(path):
-            what = "has files in it" if path.is_dir() else "is a file"
-            raise HftuneError(
-                f"the output directory {path} is in use: it {what}",
-                hint=f"take a free name: {another}; to continue a run: --output RUN --resume",
-            )
+        refuse_used(path)
         refuse_links(path, RUN, depth=1, in_place=True)  # hidden ones, and links to empty folders
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -360,6 +349,22 @@ def stored_rows(recipe: str | Path) -> dict[str, str]:
 def is_run(path: Path) -> bool:
     """Whether a path is a run, that is, has a recipe."""
     return (path / RECIPE).is_file()
+
+
+def refuse_used(path: Path) -> None:
+    """Refuse a path at which there is a run or anything else already."""
+    another = f"--output {free_name(path)}"
+    if is_run(path):
+        raise HftuneError(
+            f"the output directory {path} is in use: it holds a run already",
+            hint=f"continue that run: --output {path} --resume; or take a free name: {another}",
+        )
+    if in_use(path):
+        what = "has files in it" if path.is_dir() else "is a file"
+        raise HftuneError(
+            f"the output directory {path} is in use: it {what}",
+            hint=f"take a free name: {another}; to continue a run: --output RUN --resume",
+        )
 
 
 def in_use(path: Path) -> bool:
