@@ -220,7 +220,7 @@ TRIALS: dict[str, Callable[[], dict[str, Any]]] = {"bf16": _bf16_trial}
 def main(arguments: list[str]) -> None:
     """Run one trial and print its answer; ``python -m hftune.machine bf16``."""
     if len(arguments) != 1 or arguments[0] not in TRIALS:
-        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see hftune doctor")
+        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see `hftune doctor`")
     sys.stdout.write(json.dumps(TRIALS[arguments[0]]()) + "\n")
 
 

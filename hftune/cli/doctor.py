@@ -95,15 +95,18 @@ def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequen
     if stray:
         raise HftuneError(
             f"{stray[0]} describes a launch, but --launch was not given",
-            hint="hftune doctor --launch --config_file accelerate_config.yaml --recipe NAME",
+            hint="check a launch with `hftune doctor --launch --config_file accelerate_config.yaml --recipe NAME`",
         )
 
 
 def _show(findings: Mapping[str, Finding]) -> None:
+    from hftune.cli.hints import fitted
+
     shown = table(header=False)
     for what, finding in findings.items():
         found = Text(visible(finding.found))
         if finding.hint:
-            found.append(f"\n→ {visible(finding.hint)}", style="dim")
+            hint = fitted(finding.hint, ("doctor",))
+            found.append(f"\n→ {visible(hint)}", style="dim")
         shown.add_row(Text(finding.state, style=STYLES[finding.state]), what, found)
     out().print(shown)

@@ -100,7 +100,7 @@ class QuestionAnswerer:
         if metadata.get("task") != TASK:
             raise HftuneError(
                 f"{name} was not trained to answer questions",
-                hint=f"train it first: hftune finetune --from {name} --data births",
+                hint=f"train it first: `hftune finetune --from {name} --data births`",
             )
         return cls(model, tokenizer, int(metadata["longest_answer"]))
 

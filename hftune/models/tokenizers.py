@@ -425,7 +425,8 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     if tokenizer.eos_token_id is None:
         raise HftuneError(
             f"the tokenizer of {name} has no end-of-text token to separate documents",
-            hint="train one with `hftune tokenizer train --kind bpe`, and name it with --tokenizer FOLDER",
+            hint="train one with `hftune tokenizer train --kind bpe --corpus TEXT --output FOLDER`, and name it with "
+            "--tokenizer FOLDER",
         )
     return int(tokenizer.eos_token_id)
 

@@ -305,7 +305,7 @@ def _score_without_training(request: TrainRequest, progress: ProgressReporter) -
             except MissingSplit as error:
                 # Commands that train name splits by their files, not with --split.
                 flag = f"--{split}-file FILE" if as_path(source) else f"--{split}-split-name NAME"
-                hint = f"name it with {flag}, or score all rows: hftune evaluate {name} --data {source} --split all"
+                hint = f"name it with {flag}, or score all rows: `hftune evaluate {name} --data {source} --split all`"
                 raise HftuneError(error.message, hint=hint) from error
             if found[split].collapsed:
                 progress.warn(f"the predictions have collapsed: {found[split].collapsed}")

@@ -241,7 +241,7 @@ def train_seeds(
     if recipe.hub.pushes:
         raise HftuneError(
             f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
-            hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
+            hint="train the group first, then push the run you choose: `hftune push GROUP/seed-N USER/NAME`",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     with opened_group(group, recipe, resume, overwrite=overwrite, rows=rows, progress=progress) as recipe:

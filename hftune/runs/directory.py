@@ -419,7 +419,7 @@ def _what_was_meant(path: Path) -> str:
     if inside:
         return f"name one of them: {listing((str(run.path) for run in inside), LONGEST_PATH)}"
     near = nearby_path(path, [run.path for run in runs_in(path.parent) or runs_in(RUNS)])
-    return near or "commands that train make a run, such as: hftune classify --output runs/first"
+    return near or "commands that train make a run, such as `hftune classify --output runs/first`"
 
 
 # ---- Names of run directories: made from the recipe, valid on any file system, never one that exists ----

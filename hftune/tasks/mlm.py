@@ -240,7 +240,7 @@ def masking_for(tokenizer: PreTrainedTokenizerBase, probability: float, seed: in
     if tokenizer.mask_token_id is None:
         raise HftuneError(
             f"the tokenizer ({type(tokenizer).__name__}) has no mask token, so no masked language model can be trained",
-            hint="take a BERT or RoBERTa model; GPT-like ones predict the next token: hftune pretrain --objective clm",
+            hint="take a BERT or RoBERTa model; a GPT predicts the next token: `hftune pretrain --objective clm`",
         )
     special = frozenset(tokenizer.all_special_ids)
     ordinary = np.asarray([number for number in range(len(tokenizer)) if number not in special], dtype=np.int64)
