@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
-from hftune.models.tokenizer_stats import compression, longest_tokens, split_text
-from hftune.models.tokenizers import FORMATS, as_text, end_of_text, split_long_words, train_tokenizer
+from hftune.models.tokenizer_stats import as_text, compression, longest_tokens, split_text
+from hftune.models.tokenizers import FORMATS, end_of_text, split_long_words, train_tokenizer
 from hftune.tasks.mlm import make_examples
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5

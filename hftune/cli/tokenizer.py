@@ -101,13 +101,9 @@ def show_tokenizer(
     as_json: Json = False,
 ) -> None:
     """Show a tokenizer's size and longest tokens, how it splits a text, and how well it compresses one."""
-    from hftune.models.load import load_tokenizer
-    from hftune.models.settings import ModelSection
-    from hftune.progress import quiet_libraries
+    from hftune.models.tokenizer_stats import saved_tokenizer
 
-    quiet_libraries()
-    section = ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name)
-    made = load_tokenizer(section, (), padded=False)
+    made: Any = saved_tokenizer(name) or _load(name)
     if settings and corpus is None:
         flag = next(iter(settings)).removeprefix("data.").replace("_", "-")
         raise HftuneError(f"--{flag} was given but no --corpus", hint="add --corpus NAME|PATH")
@@ -117,6 +113,16 @@ def show_tokenizer(
         terminal.show_json(result)
     else:
         _show(result)
+
+
+def _load(name: str) -> Any:
+    """The tokenizer of a Hub id, or of a folder without a tokenizer.json."""
+    from hftune.models.load import load_tokenizer
+    from hftune.models.settings import ModelSection
+    from hftune.progress import quiet_libraries
+
+    quiet_libraries()
+    return load_tokenizer(ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name), (), padded=False)
 
 
 app.command("show", cls=vars(show_tokenizer)["command_class"])(show_tokenizer)

@@ -19,7 +19,7 @@ from hftune.models.causal import NextTokenBatches, load_saved_lm, save_causal_lm
 from hftune.models.decoding import Decoding, Generated, context_of, decode
 from hftune.models.load import evaluation_mode
 from hftune.models.settings import MASK, ModelSection
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizer_stats import as_text
 
 TASK = "answer"
 

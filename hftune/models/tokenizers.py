@@ -431,17 +431,6 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     return int(tokenizer.eos_token_id)
 
 
-def unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the unknown token; None for GPT-2, whose unknown token is its end of text."""
-    unknown = tokenizer.unk_token_id
-    return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
-
-
-def as_text(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
-    """Arguments with which a tokenizer reads training text: ``[MASK]`` in the text is not the mask token."""
-    return {"split_special_tokens": True} if tokenizer.is_fast else {}
-
-
 def pad_with_eos(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Let a tokenizer without a padding token, such as GPT-2's, pad with its end-of-text token, on the right.
 

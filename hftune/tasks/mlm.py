@@ -38,7 +38,7 @@ from hftune.models.masked import (
     save_masked_lm,
 )
 from hftune.models.settings import NO_TRUST, ModelSection, Trust
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizer_stats import as_text
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import MlmTask
 from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, Task, TaskRecipe
