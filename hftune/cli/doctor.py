@@ -55,13 +55,13 @@ def doctor(
     if not launch:
         _refuse_without_launch(context.args, recipe, sets)
     from hftune.pipeline.doctor import examine, examine_launch
-    from hftune.progress import quiet_libraries
 
-    quiet_libraries()
     described: dict[str, Any] = {}
     if launch:
         from hftune.pipeline.request import resolve_recipe
+        from hftune.progress import quiet_libraries
 
+        quiet_libraries()
         chosen = resolve_recipe(recipe, _typed(context.args), sets or ()) if recipe or sets else None
         copied = context.args[:2] == ["accelerate", "launch"]
         plan, findings = examine_launch(context.args[2:] if copied else context.args, chosen)
