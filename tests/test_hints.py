@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from test_docs import every_flag
 
 import hftune as package
 from hftune.api.call import in_python
-from hftune.api.run import Run
 from hftune.cli import commands as cli
 from hftune.cli.hints import accepts, command_path, fitted, leaves
 from hftune.cli.options import GIVEN, SettingsCommand, resolve_settings
@@ -112,7 +110,7 @@ def test_a_command_in_a_sentence_is_between_backticks() -> None:
 
 @pytest.mark.parametrize("shown", SHOWN)
 def test_a_command_in_a_hint_can_be_typed(shown: str) -> None:
-    words = shlex.split(shown.replace("…", ""), comments=True)
+    words = shlex.split(re.sub(r"\b(P|N)$", "1", shown.replace("…", "")), comments=True)
     path = command_path(words)
     assert path is not None or words in ([name] for name in cli.COMMANDS), shown
     if path is None:
@@ -175,15 +173,12 @@ def test_no_hint_names_an_option_that_the_command_lacks(path: str) -> None:
             "name it with --set data.text_column_name=NAME",
         ),
         ("compare a b", "choose one with --split.", "choose one with --split."),
-        ("predict r", "--split validation", "`hftune generate"),
+        ("predict r", "choose one with --split: a, b", "choose one with `hftune evaluate RUN --split NAME`: a, b"),
+        ("doctor", "lower --batch-size", "lower `hftune train --batch-size VALUE`"),
         ("nothing", "use --output x", "use --output x"),
     ],
 )
 def test_options_of_hints_fit_the_command(words: str, hint: str, shown: str) -> None:
-    if words == "predict r":  # a command with its arguments, and no flag that it lacks
-        made = fitted(hint, words.split())
-        assert re.match(r"`hftune \w+( \w+)? .*--split validation`", made) or made.startswith("`hftune")
-        return
     assert fitted(hint, words.split()) == shown
 
 
@@ -199,9 +194,6 @@ def test_the_command_line_shows_the_fitted_hint(
 
 
 def test_in_python_flags_become_keywords() -> None:
-    known = {name for kind in (None, "classify") for name in known_names(kind)}
-    for function in (package.train, package.sweep, package.compare, package.load, Run.evaluate, Run.push, Run.export):
-        known |= set(inspect.signature(function).parameters)
     for path, hint in FOUND:
         if path.startswith(("cli/", "lab/", "hub/", "studies/", "pipeline/doctor")):
             continue
