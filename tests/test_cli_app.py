@@ -101,7 +101,8 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
-    assert found == ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled), (
+    expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
+    assert found == expected, result.stderr
         result.stderr
     )
 
