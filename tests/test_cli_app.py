@@ -103,8 +103,6 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
     expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
     assert found == expected, result.stderr
-        result.stderr
-    )
 
 
 def show_help(cache: Path, *words: str, **environment: str) -> tuple[str, list[str]]:
