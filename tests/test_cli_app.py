@@ -88,7 +88,7 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
         ["compare", first, second],
         ["report", first],
     ]
-    train_tokenizer("bpe", ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
+    train_tokenizer("bpe", lambda: ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
     light += [["tokenizer", "show", str(tmp_path / "tokens"), "food", "--corpus", "prose"]]
     refused = [["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
     labeled = [["data", "peek", "reviews"], ["data", "check", "reviews"]]

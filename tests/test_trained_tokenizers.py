@@ -197,10 +197,11 @@ def test_a_word_of_a_million_characters_does_not_hold_learning_up(kind: str) -> 
     assert split_long_words("x " * 1000) == "x " * 1000 and max(map(len, split_long_words("y" * 5000).split())) == 1000
 
 
-@pytest.mark.parametrize("kind", list(FORMATS))
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
 def test_a_saved_tokenizer_is_read_alike_without_transformers(kind: str, tmp_path: Path) -> None:
+    vocab_size = {"bpe": 270, "wordpiece": 60, "unigram": 40}[kind]
     texts = ["the food was great, and the café too", "Wo bist du? 😀 [MASK] <|endoftext|>", "never again 123"] * 20
-    train_tokenizer(kind, texts, 300, special_tokens=["<note>"]).save_pretrained(tmp_path)
+    train_tokenizer(kind, lambda: texts, vocab_size, special_tokens=["<note>"]).save_pretrained(tmp_path)
     theirs, mine = AutoTokenizer.from_pretrained(tmp_path), saved_tokenizer(str(tmp_path))
     assert mine is not None and len(mine) == len(theirs)
     assert mine.all_special_tokens == theirs.all_special_tokens
@@ -212,7 +213,7 @@ def test_a_saved_tokenizer_is_read_alike_without_transformers(kind: str, tmp_pat
 
 def test_what_only_transformers_can_read_is_left_to_it(tmp_path: Path) -> None:
     assert saved_tokenizer("user/name") is None and saved_tokenizer(str(tmp_path)) is None
-    train_tokenizer("bpe", ["some text"] * 9, 300, min_frequency=1).save_pretrained(tmp_path)
+    train_tokenizer("bpe", lambda: ["some text"] * 9, 262, min_frequency=1).save_pretrained(tmp_path)
     config = tmp_path / "tokenizer_config.json"
     stated = json.loads(config.read_text(encoding="utf-8"))
     assert saved_tokenizer(str(tmp_path)) is not None
