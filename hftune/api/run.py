@@ -1,7 +1,4 @@
-"""A trained model as an object: its metrics, predictions, report; predicting, scoring, publishing, exporting.
-
-``hftune.train`` returns a ``Run``, ``hftune.load`` opens one later, also for a model of the Hub or a plain folder.
-"""
+"""A trained model of ``hftune.train`` or ``hftune.load``: metrics, predictions, reports, scoring, publishing."""
 
 from __future__ import annotations
 
@@ -105,24 +102,13 @@ class Run:
 
     @cached_property
     def model(self) -> PreTrainedModel:
-        """The saved model, loaded on first use: a transformers model in evaluation mode, as ``predict`` uses it.
-
-        Examples:
-            >>> type(run.model).__name__, run.model.training
-            ('BertForSequenceClassification', False)
-        """
+        """The saved model, loaded on first use: a transformers model in evaluation mode, without what hftune adds."""
         with shown(False):
             return inference.load_saved(self.source, self._settings)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the model.
-
-        Examples:
-            >>> batch = run.tokenizer(["never again"], return_tensors="pt").to(run.model.device)
-            >>> run.model(**batch).logits.shape
-            torch.Size([1, 2])
-        """
+        """The tokenizer of the model: ``run.model(**run.tokenizer(texts, return_tensors="pt"))``."""
         with shown(False):
             return inference.load_tokenizer(self.source, self._settings)
 

@@ -2,9 +2,6 @@
 
 Settings are read from the section classes, so that none is declared here again. ``--help`` shows those that have a
 group there; ``--help-all`` shows all of them and every field of TrainingArguments.
-
-@training_command(task="joint")
-def joint(typed: Typed) -> None: …
 """
 
 from __future__ import annotations
