@@ -64,7 +64,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("pretrain/births-vanilla", "pretrain", (650, 128, 6e-3)),
         ("finetune/births-vanilla", "finetune", (10, 256, 6e-4)),
-        ("finetune/births-vanilla-fresh", "finetune", (75, 256, 6e-4)),
+        ("finetune/births-vanilla-scratch", "finetune", (75, 256, 6e-4)),
     ],
 )
 def test_births_with_vanilla_attention(

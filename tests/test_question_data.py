@@ -90,9 +90,9 @@ def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("model", "like"),
     [
-        ([], "finetune/births-fresh"),
-        (["--model", "scratch:mingpt"], "finetune/fresh"),
-        (["--model", "scratch:mingpt-tiny"], "finetune/fresh"),
+        ([], "finetune/births-scratch"),
+        (["--model", "scratch:mingpt"], "finetune/scratch"),
+        (["--model", "scratch:mingpt-tiny"], "finetune/scratch"),
         (["--model", "runs/a"], "finetune/births"),
         (["--from", "runs/a"], "finetune/births"),
     ],

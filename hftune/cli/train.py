@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 CLASSIFY, JOINT = "classify/reviews", "joint/reviews"
 ANSWER_PRETRAINED = "finetune/births"
 """The recipe for a pretrained GPT; its settings suit other questions too."""
-ANSWER_FROM_SCRATCH = "finetune/fresh"
+ANSWER_FROM_SCRATCH = "finetune/scratch"
 """The recipe for a model from scratch that was named, which needs more training."""
-ANSWER = "finetune/births-fresh"
+ANSWER = "finetune/births-scratch"
 """The recipe without a model."""
 
 

@@ -111,7 +111,9 @@ def _separated(path: Path, text: str, delimiter: str, reading: Reading, problems
     if delimiter == "\t" and not _tsv_is_quoted(text):
         records = ((number, line.split("\t")) for number, line in numbered_lines(text))
     name = DELIMITERS.get(delimiter, quote(delimiter))
-    hint = f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter names another sign"
+    hint = (
+        f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter sets another delimiter"
+    )
     return _delimited(path, records, reading, problems, hint)
 
 

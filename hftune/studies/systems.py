@@ -226,7 +226,7 @@ class Selection:
         ties = f"; tied with {', '.join(self.ties)}, which come later in the plan" if self.ties else ""
         return (
             f"{self.setting.name} was selected by its mean validation {self.metric}, {self.mean:.4f} over {seeds}; "
-            f"test played no part in it{ties}"
+            f"test was not used for the selection{ties}"
         )
 
 
