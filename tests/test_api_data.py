@@ -119,7 +119,7 @@ def test_questions_from_rows(here: Path) -> None:
     run = hftune.train(data=data, task="answer", max_steps=2, output_dir="a", progress=False)
     assert run.metrics["data"]["rows"] == {"train": 11, "validation": 1, "test": 3}
     assert list(run.predictions("test")["text"]) == [row["question"] for row in QUESTIONS[:3]]
-    assert load_questions(run.recipe.data).train.known[0] == "London"
+    assert load_questions(run.recipe.data).train.required_answers[0] == "London"
     assert run.evaluate(QUESTIONS[:4], progress=False).scores.keys() >= {"exact_match"}
     for wrong in (
         [{"question": "Who?"}],

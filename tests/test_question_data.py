@@ -58,7 +58,7 @@ def test_files_of_the_course(tmp_path: Path) -> None:
         birth_test_inputs="Where was E born?\nWhere was F born?\n",
     )
     data = load_questions(section)
-    assert data.train.known == ("Rome", "Oslo") and data.validation.questions == ("Where was A B born?",)
+    assert data.train.required_answers == ("Rome", "Oslo") and data.validation.questions == ("Where was A B born?",)
     assert data.validation.lines == (2,), "the header is no row"
     assert mentions(data.notes, "1 of the 1", "train")
     assert load_question_split(section, None)[0] == "validation", "test has no answers to score"

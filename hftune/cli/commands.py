@@ -178,9 +178,9 @@ def hftune(debug: Annotated[bool, _DEBUG] = False, version: Annotated[bool, _VER
     """Fine-tune small encoders under any tuning method, with results you can trust."""
     from hftune.cli import terminal
 
-    terminal.set_up_logging(debug, quiet=not is_first())
+    terminal.set_up_logging(debug, quiet=not is_main_process())
     without_home = ensure_home()
-    if without_home is not None and is_first():
+    if without_home is not None and is_main_process():
         terminal.note(without_home, style="dim")
 
 
@@ -276,7 +276,7 @@ def refuse_several(command: str) -> None:
         )
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the main process."""
     return os.environ.get("RANK", "0") == "0"
 

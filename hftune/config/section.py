@@ -204,7 +204,7 @@ class BaseRecipe(Section):
 
 
 def expectation(field: FieldInfo) -> str:
-    """Describe the values of a setting: "a whole number ≥ 1, or null"."""
+    """The values that a setting takes, as text: "a whole number ≥ 1, or null"."""
     options = members(field.annotation)
     words = [_in_words(option) for option in options if option is not types.NoneType]
     bounds = [limit for part in field.metadata if (limit := _bound_in_words(part))]

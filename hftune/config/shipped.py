@@ -70,7 +70,7 @@ def find_study(study: str) -> Path:
 
 
 def find_other(name: str) -> Path | None:
-    """A shipped file that is no recipe, such as slurm/train.sbatch; None if there is none of that name."""
+    """A shipped file that is not a recipe, such as slurm/train.sbatch; None if there is none of that name."""
     root = recipes_dir()
     others = {path.relative_to(root).as_posix(): path for folder in OTHERS for path in (root / folder).glob("*")}
     return others.get(name)
