@@ -454,6 +454,7 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[
             f"the data has no {chosen} split; its splits are {', '.join(splits)}", hint="choose one of them"
         )
     table = rows.tables[chosen if isinstance(data, Mapping) else SINGLE]
+    # Stored as a file, so that rows are read, checked and scored by the code that does so for a path.
     with tempfile.TemporaryDirectory() as folder:
         replace(rows, tables={SINGLE: table}).write(Path(folder))
         yield str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen

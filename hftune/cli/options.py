@@ -291,6 +291,7 @@ class SettingsCommand(TyperCommand):
             self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
+        # Settings are not options of click: which ones exist depends on the task, which may itself be an option.
         given, rest = self._split(args)
         remaining = super().parse_args(ctx, rest)
         ctx.meta[GIVEN] = given

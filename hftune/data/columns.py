@@ -164,7 +164,7 @@ def _same_name(names: Collection[str], name: str) -> str | None:
 
 
 def _first_of(usual: Sequence[Sequence[str]], names: Collection[str], where: str | None = None) -> str | None:
-    """The column with the most likely of the usual names.
+    """The column with the most likely of the usual names: groups of them, the most likely group first.
 
     With ``where``, the source of the columns for a message, two columns that are equally likely are refused.
     """
