@@ -165,7 +165,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NaN label": ({"data": changed(3, "label", None)}, "no label in column 'label' (row 4)"),
     "NaN number": ({"data": FRAME.assign(label=[0.0, np.nan] * 20)}, "no label in column 'label' (row 2"),
     "differing keys": ({"data": [*ROWS, {"text": "x"}]}, "data[40] has the keys 'text'"),
-    "an object": ({"data": object()}, "builtins.object, which holds no rows"),
+    "an object": ({"data": object()}, "builtins.object, which has no rows"),
     "bytes": ({"data": b"text"}, "builtins.bytes"),
     "strings": ({"data": ["a", "b"]}, "expected a dict, got str 'a'"),
     "tuples": ({"data": [("a", "b")]}, "expected a dict, got tuple"),

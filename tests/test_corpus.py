@@ -63,14 +63,14 @@ def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(t
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", ["'a.txt' holds no text"]),
-        ("a.txt", "\n \n\n", ["'a.txt' holds no text"]),
+        ("a.txt", "", ["'a.txt' has no text"]),
+        ("a.txt", "\n \n\n", ["'a.txt' has no text"]),
         ("a.txt", b"PAR1\0\0", ["binary file (parquet)"]),
         ("a.txt", b"good\nb\0d", ["NUL byte", "offset 6", "line 2"]),
         ("a.txt", b"good\nJos\xe9 is late", ["UTF-8", "0xe9", "offset 8", "line 2"]),
         ("a.txt", "long enough\nabc\nfine again\nx\n", ["2 documents", "'a.txt'", 4, "line 2", "'abc'"]),
         ("a.jsonl", '{"text": "fine text"}\n{"text": "no"}\n', ["1 document", "'a.jsonl'", "line 2", "'no'"]),
-        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' holds no text"]),
+        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' has no text"]),
         ("a.pdf", "text", ["unknown ending: '.pdf'"]),
     ],
 )

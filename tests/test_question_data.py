@@ -147,7 +147,7 @@ def test_a_line_without_a_tab(tmp_path: Path, line: str, looks: str) -> None:
         ("a?\tb\n\nc?\td\n", ["line 2 is blank"]),
         ("a?\t \n", ["line 1", "answer is empty"]),
         ("\tb\n", ["line 1", "question is empty"]),
-        ("question\tanswer\n", ["holds no questions"]),
+        ("question\tanswer\n", ["has no questions"]),
         ("", ["is empty"]),
     ],
 )

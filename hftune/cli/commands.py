@@ -138,7 +138,7 @@ class CommandTable(TyperGroup):
         except BrokenPipeError as error:
             raise typer.Exit(drop_output()) from error
         except (Exception, KeyboardInterrupt) as error:
-            raise typer.Exit(_report(error, debug=ctx.params["debug"])) from error
+            raise typer.Exit(_handle_error(error, debug=ctx.params["debug"])) from error
 
 
 def dashed(argument: str) -> str:
@@ -234,7 +234,7 @@ def _use_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _report(error: BaseException, *, debug: bool) -> int:
+def _handle_error(error: BaseException, *, debug: bool) -> int:
     """Show an error and return its exit code: 2 for a bad request, 1 for a failed run, 130 for Ctrl-C."""
     from hftune.cli import terminal
 

@@ -83,7 +83,7 @@ def generate(
         raise HftuneError("both --prompt and --file were given", hint="leave one of them out")
     prompts = list(_from_file(file)) if file is not None else list(prompt or [""])
     if not prompts:
-        raise HftuneError(f"{file} holds no prompts", hint="give one prompt per line")
+        raise HftuneError(f"{file} has no prompts", hint="give one prompt per line")
 
     from hftune.models.generator import Sampling
     from hftune.progress import quiet_libraries

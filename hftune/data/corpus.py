@@ -320,7 +320,7 @@ def _short_documents(where: str, documents: Sequence[tuple[str, str]], min_lengt
 
 
 def _no_text(where: str) -> HftuneError:
-    return HftuneError(f"{quote(where)} holds no text", hint="give a file that holds some")
+    return HftuneError(f"{quote(where)} has no text", hint="give a file with text")
 
 
 def _survey(split: TextSplit, *, hashes: bool = False) -> tuple[TextFacts, NDArray[np.uint64]]:

@@ -77,7 +77,7 @@ class InMemoryData:
             if isinstance(section, QuestionData):
                 from_columns(table, answers=None if split == "test" else True)
             elif not list(table_chunks(table, section)):
-                raise HftuneError(f"{quote(table.where)} holds no text", hint="give documents that are not blank")
+                raise HftuneError(f"{quote(table.where)} has no text", hint="give documents that are not blank")
 
     def write(self, folder: Path) -> None:
         """Store each split as ``<split>.parquet``, written atomically."""
@@ -177,7 +177,7 @@ def _table(rows: Any, where: str, kind: str) -> Any:
         table = _from_list(rows, where, kind)
     else:
         raise HftuneError(
-            f"{where} is of type {type(rows).__module__}.{type(rows).__qualname__}, which holds no rows",
+            f"{where} is of type {type(rows).__module__}.{type(rows).__qualname__}, which has no rows",
             hint=f"give {TAKES}",
         )
     if not table.num_rows:

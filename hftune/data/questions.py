@@ -147,7 +147,7 @@ def _read_lines(path: Path, answers: bool | None) -> Table:
     first = 2 if has_header else 1
     lines = lines[first - 1 :]
     if not any(line.strip() for line in lines):
-        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {LAYOUT} per line")
+        raise HftuneError(f"{quote(path.name)} has no questions", hint=f"write one {LAYOUT} per line")
     wanted = answers if answers is not None else "\t" in lines[0]
     rows = [_cells(line, f"{quote(path.name)}, line {number}", wanted) for number, line in enumerate(lines, first)]
     columns = {

@@ -51,7 +51,7 @@ def collect(paths: Sequence[Path]) -> list[System]:
     """The systems in these folders; runs that differ only in the seed are one system.
 
     Raises:
-        HftuneError: A folder holds no run, a run is not complete, or one is named twice.
+        HftuneError: A folder has no run, a run is not complete, or one is named twice.
     """
     if len(paths) == 1 and is_study(paths[0]):
         return of_study(StudyDir.open(paths[0]))

@@ -329,7 +329,7 @@ class TrainSection(Section):
 
     @field_validator("eval_strategy", "save_strategy", mode="before")
     @classmethod
-    def _not_never(cls, value: Any) -> Any:
+    def _refuse_no(cls, value: Any) -> Any:
         if value == "no":
             raise ValueError("the best checkpoint is selected on validation, so evaluation and saving can't be off")
         return value
