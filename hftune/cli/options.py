@@ -228,7 +228,7 @@ def _command(
 
 
 def resolve_settings(given: Given, task: str | None) -> dict[str, Any]:
-    """ParsedArguments settings as dotted keys and values; prints a notice for each removed name."""
+    """Settings as they were typed → dotted keys and values; prints a notice for each removed name."""
     from hftune.cli.terminal import note
     from hftune.pipeline.names import from_names, read_value
 

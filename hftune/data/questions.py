@@ -185,7 +185,7 @@ def _cell(value: object, table: Table, row: int, column: str) -> str:
         raise HftuneError(f"{at}: the {column} {what}", hint=f"write {LAYOUT}, or leave the row out")
     if any(sign in text for sign in "\t\r\n"):
         raise HftuneError(
-            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a space"
+            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it with a space"
         )
     return text
 
