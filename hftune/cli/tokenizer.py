@@ -35,7 +35,9 @@ Kind = Annotated[str, option(RUN, "bpe|wordpiece|unigram", "Byte-level BPE is lo
 VocabSize = Annotated[
     int, option(RUN, "N", "Vocabulary size, special tokens included; 8000 by default.", "--vocab-size", min=1)
 ]
-Special = Annotated[list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special")]
+Special = Annotated[
+    list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special-token")
+]
 MinFrequency = Annotated[int | None, option(RUN, "N", _FREQUENCY, "--min-frequency", min=1)]
 TEXT_SETTINGS = tuple(
     f"data.{name}"

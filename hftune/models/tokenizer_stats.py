@@ -115,7 +115,7 @@ def unknown_token(tokenizer: AnyTokenizer) -> int | None:
     return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
 
 
-def as_text(tokenizer: AnyTokenizer) -> dict[str, bool]:
+def plain_text_kwargs(tokenizer: AnyTokenizer) -> dict[str, bool]:
     """Arguments with which a tokenizer reads training text: ``[MASK]`` in the text is not the mask token."""
     return {"split_special_tokens": True} if tokenizer.is_fast else {}
 
@@ -158,7 +158,9 @@ def compression(tokenizer: AnyTokenizer, texts: Iterable[str]) -> Compression:
     def count() -> None:
         nonlocal size, tokens, unknown
         if batch:
-            for ids in tokenizer(batch, add_special_tokens=False, verbose=False, **as_text(tokenizer))["input_ids"]:
+            for ids in tokenizer(batch, add_special_tokens=False, verbose=False, **plain_text_kwargs(tokenizer))[
+                "input_ids"
+            ]:
                 tokens += len(ids)
                 unknown += 0 if unknown_id is None else ids.count(unknown_id)
             size += sum(len(text.encode("utf-8", "surrogatepass")) for text in batch)

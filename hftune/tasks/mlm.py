@@ -38,7 +38,7 @@ from hftune.models.masked import (
     save_masked_lm,
 )
 from hftune.models.settings import NO_TRUST, ModelSection, Trust
-from hftune.models.tokenizer_stats import as_text
+from hftune.models.tokenizer_stats import plain_text_kwargs
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import MlmTask
 from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, Task, TaskRecipe
@@ -254,7 +254,11 @@ def make_examples(
 
     With ``words``, for whole-word masking, examples have the number of each token's word, from 1; 0 for none.
     """
-    how: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, **as_text(tokenizer)}
+    how: dict[str, Any] = {
+        "return_attention_mask": False,
+        "return_token_type_ids": False,
+        **plain_text_kwargs(tokenizer),
+    }
     if block_size is not None:
         encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False, **how)
         return Encoded.of(_blocks(tokenizer, encoded, block_size, words))
