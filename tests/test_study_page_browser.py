@@ -20,6 +20,8 @@ FIGURES = (
     "by-train-learning-rate",
     "by-train-num-train-epochs",
     "curves",
+    "training-loss",
+    "validation-loss",
     "against-seconds",
     "against-trainable",
 )
