@@ -238,12 +238,12 @@ def language_model(walk: Walk) -> None:
 
 
 def attention_sweep(walk: Walk) -> None:
-    """Attention variants as studies of two objectives, compared by bits per byte next to the baselines."""
+    """Attention variants as studies of two objectives, compared by bits per byte or character next to the baselines."""
     sizes = "--num_hidden_layers 1 --hidden_size 64 --num_attention_heads 2 --block_size 64 --batch-size 16"
     sizes += " --tokenizer_type bpe --vocab-size 400 --max_steps 60 --eval_steps 30"
-    for objective, data, variants in (
-        ("clm", "./prose", ("vanilla", "rope", "synthesizer")),
-        ("span", "births/wiki.txt", ("vanilla", "rope")),
+    for objective, data, metric, variants in (
+        ("clm", "./prose", "bits_per_byte", ("vanilla", "rope", "synthesizer")),
+        ("span", "births/wiki.txt", "bits_per_character", ("vanilla", "rope")),
     ):
         folder = f"runs/attention-{objective}"
         walk.run(
@@ -254,15 +254,15 @@ def attention_sweep(walk: Walk) -> None:
         walk.found(
             "settings", len(study["rows"]), {row["values"]["model.attention"] for row in study["rows"]} == {*variants}
         )
-        compared = json.loads(walk.run(f"compare {folder} --metric bits_per_byte --split validation --json"))
+        compared = json.loads(walk.run(f"compare {folder} --metric {metric} --split validation --json"))
         for row in compared["rows"]:
             name = row["values"]["model.attention"]
             runs = [walk.metrics(f"{folder}/runs/attention={name}/seed-{seed}") for seed in row["seeds"]]
-            recorded = sum(metrics["splits"]["validation"]["bits_per_byte"] for metrics in runs) / len(runs)
+            recorded = sum(metrics["splits"]["validation"][metric] for metrics in runs) / len(runs)
             bits, counted = row["scores"]["validation"]["mean"], row["baselines"]
             unigram = counted["unigram"]["validation"]
-            walk.found(f"{name}, bits per byte", bits, abs(bits - recorded) < 1e-3 and 0 < bits < unigram)
-        assert compared["metric"] == "bits_per_byte" and compared["higher_is_better"] is False
+            walk.found(f"{name}, {metric}", bits, abs(bits - recorded) < 1e-3 and 0 < bits < unigram)
+        assert compared["metric"] == metric and compared["higher_is_better"] is False
         means = [row["scores"]["validation"]["mean"] for row in compared["rows"]]
         assert means == sorted(means), "the best is first"
         assert 0 <= compared["pairs"][0]["adjusted_p"] <= 1

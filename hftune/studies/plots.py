@@ -88,7 +88,7 @@ def scores(compared: Compared) -> Figure:
     # Names are above their lines: next to the axis they would take the width of a phone.
     look: dict[str, Any] = {"fontsize": TEXT - 0.5, "color": INK, "va": "bottom", "parse_math": False}
     for place, row in enumerate(rows):
-        name = plain(f"{place + 1}  {row.name}", 60)
+        name = plain(f"{place + 1}  {row.name}" if len(rows) > 1 else row.name, 60)
         axes.text(0, place - 0.24, name, transform=axes.get_yaxis_transform(), **look)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.85)

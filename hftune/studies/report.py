@@ -104,6 +104,7 @@ def _group_recipe(run: RunDir) -> PageSection:
     seeds = ",".join(str(read_recipe(one).train.seed) for one in seed_runs(run.path.parent))
     recipe, folder = shlex.quote(str(_from_here(run.recipe))), shlex.quote(f"{_from_here(run.path.parent)}-again")
     values = {
+        "file": run.recipe.name,
         "plan": run.recipe.read_text(encoding="utf-8"),
         "again": f"hftune train {recipe} --seeds {seeds} --output {folder}",
     }
@@ -302,6 +303,7 @@ def _runs(
 def _plan(study: StudyDir) -> PageSection:
     path = _from_here(study.path)
     values = {
+        "file": PLAN,
         "plan": (study.path / PLAN).read_text(encoding="utf-8"),
         "again": f"hftune sweep {path / PLAN} --output {path}-again",
     }
