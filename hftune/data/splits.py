@@ -224,6 +224,8 @@ def _canonical(
     for name, values in columns.items():
         holes = [row for row, value in enumerate(values) if not value and row not in dropped]
         what = f"no {'label' if name == 'label' else 'text'} in column {quote(sources[name])}"
+        if drop_missing and not holes:
+            continue
         if drop_missing:
             own.append(f"{table.where}: {count(len(holes), 'row')} with {what} left out (data.drop_missing)")
             incomplete.update(holes)
