@@ -104,3 +104,15 @@ def test_runs_without_validation_scores_are_compared_on_test(tmp_path: Path) -> 
     compared = compare_systems(collect([tmp_path / "0.001", tmp_path / "0.01"]))
     assert (compared.split, compared.splits) == ("test", ("test",))
     assert [row.values or row.name for row in compared.rows] == ["learning_rate=0.01", "learning_rate=0.001"]
+
+
+@pytest.mark.parametrize("seconds", [(0.31, 0.54), (12.5, 15.4), (1000.0, 5000.0)])
+def test_ticks_of_the_training_time_are_all_different(tmp_path: Path, seconds: tuple[float, float]) -> None:
+    for place, value in enumerate(seconds):
+        recipe = load_recipe(None, {"train.learning_rate": 0.001 * (place + 1)})
+        plant_run(tmp_path / str(place), recipe, 0.7, speed={"train_seconds": value, "examples_per_second": 1.0})
+    figure = plots.trade_off(compare_systems(collect([tmp_path / "0", tmp_path / "1"])), "seconds")
+    assert figure is not None
+    figure.canvas.draw()
+    shown = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert len(shown) > 2 and len(set(shown)) == len(shown), shown

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -99,7 +100,10 @@ def scores(compared: Compared) -> Figure:
 
 def losses(systems: Sequence[System]) -> dict[str, Figure]:
     """Training and validation loss over steps, mean over seeds: one chart of both for one system, else one of each."""
-    kinds = {"training": _training_losses, "validation": lambda history: _evaluations(history, "loss")}
+    kinds: dict[str, Callable[[Sequence[dict[str, object]]], dict[int, float]]] = {
+        "training": _training_losses,
+        "validation": partial(_evaluations, metric="loss"),
+    }
     histories = [[run.read_history() for run in system.runs] for system in systems[:MOST_LINES]]
     if len(systems) == 1:
         lines = [
@@ -226,7 +230,7 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
         axes.minorticks_off()
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))  # seconds may have fractions
     axes.margins(0.1)
     legend(axes)
     return figure
