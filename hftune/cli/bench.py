@@ -35,7 +35,7 @@ def run_devices(
     output: Output = DEFAULT_FOLDER,
     as_json: Json = False,
 ) -> None:
-    """Run the same training steps on every device: threads, dtypes, compiled or not; a table and a plot.
+    """Time the same training steps on every device, with each number of threads and dtype, compiled and not.
 
     The steps are those of a minGPT on random tokens; with a model or data, those of that classifier on its examples.
     """
