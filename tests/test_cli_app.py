@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from facts import mentions
+from rich.console import Console
+from rich.progress import Progress
 from sample_run import plant_run
 from typer.testing import CliRunner
 
@@ -395,3 +398,14 @@ def test_recipes_schema() -> None:
     described = part["$defs"]["HubSection"]["properties"]["hub_private_repo"]["description"]
     assert mentions(described, "private", "default")
     assert hftune("recipes", "schema", "--section", "hubb")[0] == 2
+
+
+def test_counts_and_times_of_a_bar_stay_on_a_narrow_terminal() -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    progress = Progress(*terminal.progress_columns(), console=console)
+    facts = "validation accuracy 0.2167  loss 1.614  learning rate 0.0001667  validation loss 1.5"
+    progress.add_task("steps", total=12_000, completed=8_000, facts=facts)
+    console.print(progress.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    (line,) = console.file.getvalue().rstrip("\n").splitlines()
+    assert "8000/12000 0:00:00 left" in line and line.rstrip().endswith("…") and len(line) <= 80

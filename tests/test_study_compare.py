@@ -210,7 +210,9 @@ def test_the_files_are_a_function_of_the_folder(study: StudyDir) -> None:
         *("comparison.json", "comparison.csv", "comparison.md"),
     }
     assert json.loads((study.path / "comparison.json").read_text()) == json.loads(json.dumps(compared.as_dict()))
-    figures = {"scores.png", "by-train-learning-rate.png", "curves.png"}
+    figures = {
+        f"{name}.png" for name in ("scores", "by-train-learning-rate", "curves", "training-loss", "validation-loss")
+    }
     assert {path.name for path in (study.path / "plots").iterdir()} == figures  # all cost the same: no trade-off
     before = {path: path.read_bytes() for path in study.path.rglob("*") if path.is_file()}
     (study.path / "plots" / "old.png").touch()
