@@ -21,7 +21,7 @@ from hftune.files import read_json
 
 pytestmark = pytest.mark.timeout(600)
 
-# 41 rows: the last of 3 updates has 9 of 16 rows, and its last pass one row for two processes.
+# 41 examples: the last of 3 steps has 9 of 16, and its last micro-batch one example for two processes.
 COURSE = (
     "--epochs",
     "2",
@@ -91,7 +91,7 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
         alone, together = (read_json(run / "metrics.json") for run in (one, two))
         assert together["verified"] and together["data"] == alone["data"], task
         assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
-    # A signal to one process stops both after the same update, and going on equals never having stopped.
+    # A signal to one process stops both after the same step, and resuming equals never having stopped.
     whole, parts = (
         load_file(here / run / "checkpoints/checkpoint-6/trainable.safetensors") for run in ("whole", "parts")
     )
@@ -101,7 +101,7 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
     # Results and notes come from one process, and so does the message of the end.
     assert done.stdout.count('"verified": true') == len(TASKS)
     sessions = len(TASKS) + 6  # whole, parts twice, two seeds, failed
-    assert done.stderr.count("Training on CPU, 2 processes, effective batch size 16") == sessions
+    assert done.stderr.count("2 processes, effective batch size 16") == sessions
     assert done.stderr.count("stopped by SIGUSR1 after step 3 of 6") == 1
     assert done.stderr.count("--output parts --resume") == 1
     assert done.stderr.count("predict runs in one process, but a launcher has started 2") == 1
@@ -112,9 +112,9 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
 
 def test_one_process_with_the_config_as_it_is(tmp_path: Path) -> None:
     tiny.csv_folder(tmp_path / "data")
-    words = (*CONFIG, "-m", "hftune", "classify", "--data", "data", *tiny.QUICK, "--output", "run", "--json")
-    done = launch(tmp_path, *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+    job = {"arguments": ["classify", "--data", "data", *tiny.QUICK, "--output", "run", "--json"]}
+    done, codes = launch_jobs(tmp_path, CONFIG, "launch_worker.py", [job])
+    assert (done.returncode, codes) == (0, [0]), done.stderr[-3000:]
     assert json.loads(done.stdout)["verified"] is True
     assert mentions(done.stderr, "CPU", "1 process", "batch size 8")
     assert read_json(tmp_path / "run/environment.json")["launch"] == {
@@ -140,7 +140,7 @@ def test_fewer_processes_than_requested_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_a_signal_kills_is_reported(tmp_path: Path) -> None:
-    """It leaves no message of its own: the launcher names the signal, and the process that is left says what to do."""
+    """It leaves no message of its own: the launcher names the signal, and the other process reports what to do."""
     lay_out(tmp_path)
     job = {"arguments": [*command("classify", 2), "--set", "train.eval_steps=2"], "stops": 4, "by": "SIGILL"}
     done, codes = launch_jobs(tmp_path, TWO, "launch_worker.py", [job])
