@@ -351,7 +351,7 @@ def test_false_selects_what_is_done(hftune: Hftune, yelp: Path, tmp_path: Path) 
     document = json.loads(text)
     assert list(document["splits"]) == ["test"] and document["data"].endswith("valid.csv"), "no dataset was named"
     code, _, err = hftune(*files[:-2], "--do_train", "False", "--do_eval")
-    assert (code, "--validation-file" in err, "--split" in err) == (2, True, False), err
+    assert (code, "--validation-file" in err) == (2, True), err
     again = err.rpartition("score all rows: hftune ")[2].split()
     code, text, err = hftune(*again, "--json")
     assert code == 0, err
@@ -423,7 +423,7 @@ def test_train_resumes_a_run_with_its_own_recipe(hftune: Hftune, yelp: Path, tmp
 def test_train_needs_one_recipe(hftune: Hftune) -> None:
     assert hftune("train")[0] == 2
     code, _, err = hftune("train", "--output_dir", "no-such-run", "--resume")
-    assert code == 2 and "--model" in err
+    assert code == 2 and "hftune recipes ls" in err
     code, _, err = hftune("train", "classify/reviews", "--recipe", "classify/reviews")
     assert code == 2 and "named twice" in err
 

@@ -364,9 +364,9 @@ def test_consent_to_a_folder_runs_no_code_outside_it(home: Path, reference: str)
     named = reference.format(home / "private")
     change(home / "model" / "config.json", model_type="mine", auto_map={"AutoConfig": named})
     section = ModelSection(model_name_or_path="model", trust_remote_code=True)
-    with hftune_error("evil"):
+    with hftune_error("model"):
         trusted(ModelFiles("model"), section)
-    with hftune_error("evil"):
+    with hftune_error("model"):
         Classifier.load("model", section=section)
     assert not (home / "ran").exists()
 

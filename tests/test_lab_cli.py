@@ -145,7 +145,7 @@ def test_an_output_that_is_a_file_is_refused(hftune: Command, here: Path) -> Non
 def test_numbers_that_are_not_finite_are_no_result() -> None:
     experiment = EXPERIMENTS["copy"]
     wrong = replace(experiment, measure=lambda *_: {"orthonormal": [float("nan")]})
-    with hftune_error("orthonormal", code=1):
+    with hftune_error("copy", code=1):
         run(wrong, experiment.settings())
 
 

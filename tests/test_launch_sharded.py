@@ -78,7 +78,8 @@ def check(folder: Path, tasks: list[str], codes: list[int], output: str, shardin
 @pytest.mark.parametrize(
     ("tasks", "flags"),
     [
-        (["full", "clm"], ()),
+        (["full"], ()),
+        pytest.param(["full", "clm"], (), marks=pytest.mark.slow),
         pytest.param(
             ["lora", "head"],
             ("--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--fsdp_cpu_ram_efficient_loading", "true"),
@@ -86,7 +87,7 @@ def check(folder: Path, tasks: list[str], codes: list[int], output: str, shardin
         ),
         pytest.param(["full", "clm"], ("--fsdp_activation_checkpointing", "true"), marks=pytest.mark.slow),
     ],
-    ids=["full-state", "sharded-state", "activation-checkpointing"],
+    ids=["full-state", "language-model", "sharded-state", "activation-checkpointing"],
 )
 def test_fsdp_trains_what_one_process_trains(
     here: Path, hftune: Callable[..., tuple[int, str, str]], tasks: list[str], flags: tuple[str, ...]

@@ -81,7 +81,7 @@ def test_a_model_of_single_texts_refuses_pairs_and_the_other_way_round(tmp_path:
     model = tiny_bert(tmp_path / "model", ["bad", "good"])
     for reads_pairs, pairs in ((False, ["b"]), (True, None)):
         classifier = Classifier(model, BertTokenizer(), ("bad", "good"), 8, "longest_first", reads_pairs)
-        with hftune_error("text_pair"):
+        with hftune_error("single", "pairs"):
             classifier.logits(["a"], pairs)
     with hftune_error("second text"):
         list(stream(classifier, [{"text": "a", "text_pair": "b"}, {"text": "a"}]))

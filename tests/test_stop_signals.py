@@ -74,7 +74,7 @@ def not_in_background() -> Iterator[None]:
 def test_outside_training_there_is_nothing_to_wait_for(tmp_path: Path, number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with (
-        pytest.raises(Interrupted, match=facts(number.name)) as stopped,
+        pytest.raises(Interrupted) as stopped,
         opened(tmp_path / "run", load_recipe(None, {}), resume=False),
     ):
         signal.raise_signal(number)

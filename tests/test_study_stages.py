@@ -131,7 +131,12 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
     few = {"data.max_train_samples": [50], "method": VALUES["grid"]["method"]}
-    made, folder = plan(grid=few, seeds=[1, 2]), tmp_path / "s"
+    mlm = VALUES["depends_on"]["mlm"]
+    short = {  # texts of 16 tokens, which are faster to try
+        "set": {**VALUES["set"], "data.max_seq_length": 16},
+        "depends_on": {"mlm": {**mlm, "set": {**mlm["set"], "task.max_seq_length": 16}}},
+    }
+    made, folder = plan(grid=few, seeds=[1, 2], **short), tmp_path / "s"
     found = {cost.setting: cost for cost in costs(made, folder, 2, ProgressReporter())}
     assert list(found) == [
         "depends_on: mlm",
@@ -149,11 +154,11 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         == found["max_train_samples=50 plain"].each.total_parameters
     )
     sweep(made, folder, create=lambda study, jobs: [Planter({**SHARES, "depends_on: mlm": 0.5})])
-    more = plan(grid=few, seeds=[1, 2, 3])
+    more = plan(grid=few, seeds=[1, 2, 3], **short)
     assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, ProgressReporter())] == [(1, 2)] * 4
     assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, ProgressReporter())] == [(0.0, None)] * 4
     with hftune_error("depends_on"):
-        list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, ProgressReporter()))
+        list(costs(plan(grid=few, **{**short, "depends_on": {"mlm": {}}}), folder, 1, ProgressReporter()))
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_fsdp_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """accelerate would train whole copies; the launch itself is in test_launch_sharded.py."""
     make(use_cpu=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
     with hftune_error("FSDP", "cpu") as caught:
         make(use_cpu=True)
     assert "--multi_gpu --num_processes" in caught.value.hint
