@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))  # a launch of one process sets none
 
 
 def main() -> None:

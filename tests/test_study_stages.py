@@ -131,12 +131,7 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
     few = {"data.max_train_samples": [50], "method": VALUES["grid"]["method"]}
-    mlm = VALUES["depends_on"]["mlm"]
-    short = {  # texts of 16 tokens, which are faster to try
-        "set": {**VALUES["set"], "data.max_seq_length": 16},
-        "depends_on": {"mlm": {**mlm, "set": {**mlm["set"], "task.max_seq_length": 16}}},
-    }
-    made, folder = plan(grid=few, seeds=[1, 2], **short), tmp_path / "s"
+    made, folder = plan(grid=few, seeds=[1, 2]), tmp_path / "s"
     found = {cost.setting: cost for cost in costs(made, folder, 2, ProgressReporter())}
     assert list(found) == [
         "depends_on: mlm",
@@ -154,11 +149,11 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         == found["max_train_samples=50 plain"].each.total_parameters
     )
     sweep(made, folder, create=lambda study, jobs: [Planter({**SHARES, "depends_on: mlm": 0.5})])
-    more = plan(grid=few, seeds=[1, 2, 3], **short)
+    more = plan(grid=few, seeds=[1, 2, 3])
     assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, ProgressReporter())] == [(1, 2)] * 4
     assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, ProgressReporter())] == [(0.0, None)] * 4
     with hftune_error("depends_on"):
-        list(costs(plan(grid=few, **{**short, "depends_on": {"mlm": {}}}), folder, 1, ProgressReporter()))
+        list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, ProgressReporter()))
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(tmp_path: Path) -> None:
@@ -292,13 +287,13 @@ def test_a_verification_server_answers_as_a_new_process(tmp_path: Path, monkeypa
         with hftune_error("no folder", code=1):
             fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
         assert fresh_outputs([tmp_path / "model"], "classify", probe)[0] == first == second, "it outlives an error"
-        waiting = Server(server.pid, server.requests, StoppedWhileWaiting())  # type: ignore[arg-type]
-        monkeypatch.setattr(verify, "_SERVERS", [waiting])
-        with pytest.raises(KeyboardInterrupt):
-            fresh_outputs([tmp_path / "model"], "classify", probe)
-        assert server.answers.read() in ("", json.dumps({"outputs": first}) + "\n"), "it has ended"
-        # And no old answer is taken for the next one's: from now on each verification starts a process.
-        monkeypatch.setattr(verify, "_ask_new_process", lambda request: {"outputs": [json.loads(request)["folders"]]})
-        assert fresh_outputs([tmp_path / "other"], "classify", probe) == [[str(tmp_path / "other")]]
-    monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            waiting = Server(server.pid, server.requests, StoppedWhileWaiting())  # type: ignore[arg-type]
+            patched.setattr(verify, "_SERVERS", [waiting])
+            with pytest.raises(KeyboardInterrupt):
+                fresh_outputs([tmp_path / "model"], "classify", probe)
+            assert server.answers.read() in ("", json.dumps({"outputs": [first]}) + "\n"), "it has ended"
+            # And no old answer is taken for the next one's: from now on each verification starts a process.
+            patched.setattr(verify, "_ask_new_process", lambda request: {"outputs": [json.loads(request)["folders"]]})
+            assert fresh_outputs([tmp_path / "other"], "classify", probe) == [[str(tmp_path / "other")]]
     assert first == expected
