@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from facts import hftune_error, mentions
+from rich.console import Console
+from rich.progress import Progress
 from sample_run import plant_run
 from typer.testing import CliRunner
 
@@ -22,6 +25,7 @@ from hftune.cli import commands as cli
 from hftune.cli import terminal
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import recipes_dir
+from hftune.models.tokenizers import train_tokenizer
 from hftune.pipeline.request import list_seeds as seeds_of
 from hftune.pipeline.request import resolve_recipe
 from hftune.recipe import Recipe
@@ -87,17 +91,21 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
         ["compare", first, second],
         ["report", first],
     ]
+    train_tokenizer("bpe", lambda: ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
+    light += [["tokenizer", "show", str(tmp_path / "tokens"), "food", "--corpus", "prose"]]
+    refused = [["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
     labeled = [["data", "peek", "reviews"], ["data", "check", "reviews"]]
     program = (
         "import sys\nfrom hftune.cli.commands import run\n"
-        f"for arguments in {[*light, *labeled]!r}:\n"
+        f"for arguments in {[*light, *refused, *labeled]!r}:\n"
         "  try: run(arguments)\n  except SystemExit as end: code = end.code\n"
         "  found = {'torch', 'transformers', 'peft', 'datasets', 'sklearn'} & sys.modules.keys()\n"
         "  print('imports', code, sorted(found))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
-    assert found == ["imports 0 []"] * len(light) + ["imports 0 ['datasets']"] * len(labeled), result.stderr
+    expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
+    assert found == expected, result.stderr
 
 
 def show_help(cache: Path, *words: str, **environment: str) -> tuple[str, list[str]]:
@@ -394,3 +402,14 @@ def test_recipes_schema() -> None:
     described = part["$defs"]["HubSection"]["properties"]["hub_private_repo"]["description"]
     assert mentions(described, "private", "default")
     assert hftune("recipes", "schema", "--section", "hubb")[0] == 2
+
+
+def test_counts_and_times_of_a_bar_stay_on_a_narrow_terminal() -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    progress = Progress(*terminal.progress_columns(), console=console)
+    facts = "validation accuracy 0.2167  loss 1.614  learning rate 0.0001667  validation loss 1.5"
+    progress.add_task("steps", total=12_000, completed=8_000, facts=facts)
+    console.print(progress.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    (line,) = console.file.getvalue().rstrip("\n").splitlines()
+    assert "8000/12000 0:00:00 left" in line and line.rstrip().endswith("…") and len(line) <= 80

@@ -7,6 +7,7 @@ import math
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ import transformers
 from facts import facts, hftune_error, mentions
 from torch import nn
 from training_case import Case, SignalAt, collate, rows, same, tiny_bert
-from transformers import EvalPrediction, TrainerCallback
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.portability import WARNING_SIGNAL
+from hftune.training.callbacks import ReportProgress
 from hftune.training.checkpoints import newest_complete
 from hftune.training.fit import MIN_SECONDS, fit, matmul_peak, model_flops_utilization
 
@@ -392,3 +394,24 @@ def test_fast_dropout_can_be_turned_off(tmp_path: Path) -> None:
 def test_no_training_rows(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="no training examples"):
         Case(tmp_path, {}, train_rows=0).trainer()
+
+
+def test_a_line_per_evaluation_has_a_loss_before_the_first_logging_step(tmp_path: Path) -> None:
+    hearing = Hearing()
+    reporter, state = ReportProgress(hearing, "accuracy"), TrainerState(max_steps=100)
+    args: Any = SimpleNamespace(max_steps=100, greater_is_better=True)
+    control = TrainerControl()
+    reporter.on_train_begin(args, state, control)
+    for step, logs in (
+        (4, {"eval_loss": 1.5, "eval_accuracy": 0.5}),
+        (5, {"loss": 1.25, "learning_rate": 0.1}),
+        (8, {"eval_loss": 1.4, "eval_accuracy": 0.4}),
+    ):
+        state.global_step = step
+        reporter.on_log(args, state, control, logs=logs)
+    first, second = (value for kind, value in hearing.received if kind == "note")
+    assert first.startswith(
+        "step 4 of 100, validation loss 1.5000, validation accuracy 0.5000, best 0.5000 at step 4, "
+    )
+    assert second.startswith("step 8 of 100, loss 1.2500, validation accuracy 0.4000, best 0.5000 at step 4, ")
+    assert first.endswith(" left") and second.endswith(" left")
