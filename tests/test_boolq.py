@@ -21,7 +21,7 @@ from hftune.recipe import load_recipe
 
 Hftune = Callable[..., tuple[int, str, str]]
 
-# A model of a few thousand weights, trained for a few updates.
+# A model of a few thousand weights, trained for a few steps.
 QUICK = (
     *("--set", "model.vocab_size=300", "--set", "train.max_steps=3", "--set", "train.eval_steps=3"),
     *("--batch-size", "8", "--max-length", "48"),
@@ -196,7 +196,7 @@ def test_an_adapter_from_the_command_to_its_answers(folder: Path, here: Path, hf
         sent
     )
     code, _, err = hftune("classify", "--model", "run", "--data", str(folder), "--output", "again")
-    assert code == 2 and "is an adapter" in err
+    assert code == 2 and "adapter" in err
 
 
 def test_merging_makes_a_plain_checkpoint(folder: Path, here: Path, hftune: Hftune) -> None:

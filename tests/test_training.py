@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from facts import hftune_error, mentions
+from facts import facts, hftune_error, mentions
 from torch import nn
 from training_case import Case, SignalAt, collate, rows, same, tiny_bert
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState
@@ -35,7 +35,7 @@ def sum_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None)
 
 
 def silent_head(model: Any) -> Any:
-    """A classifier that says nothing: its loss is the logarithm of the number of labels."""
+    """A classifier that predicts nothing: its loss is the logarithm of the number of labels."""
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.zero_()
@@ -69,7 +69,7 @@ def test_the_loss_is_not_inflated(tmp_path: Path, accumulation: int, how: str) -
 
 @pytest.mark.parametrize("how", ["own loss", "loss function"])
 def test_accumulated_micro_batches_make_the_step_of_one_batch(tmp_path: Path, how: str) -> None:
-    """50 rows in updates of 18: the last one has passes of 6, 6 and 2 rows, and yet every row weighs the same."""
+    """50 examples in steps of 18: the last has micro-batches of 6, 6 and 2, and yet every example weighs the same."""
     ends = []
     for name, settings in {
         "whole": {"per_device_train_batch_size": 18},
@@ -233,7 +233,7 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_time_outside_the_steps_is_left_out_once(tmp_path: Path) -> None:
-    """Samples are written inside an evaluation: taken off twice, they would leave no time for the updates at all."""
+    """Samples are written inside an evaluation: subtracted twice, they would leave no time for the steps at all."""
 
     def write(model: Any) -> list[dict[str, Any]]:
         time.sleep(1)
@@ -303,7 +303,7 @@ def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, num
     before = signal.getsignal(number)
     trainer = Case(tmp_path, {}).trainer()
     trainer.add_callback(SignalAt(3, number))
-    with pytest.raises(Interrupted, match="after step 3 of 24") as stopped:
+    with pytest.raises(Interrupted, match=facts("step 3 of 24")) as stopped:
         fit(trainer)
     assert stopped.value.exit_code == 128 + number
     assert "--resume" in stopped.value.hint
@@ -311,7 +311,7 @@ def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, num
 
 
 class Twice(TrainerCallback):
-    """Two signals within one update."""
+    """Two signals within one step."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers
