@@ -22,7 +22,7 @@ SHARES = (15, 24, 20, 24, 17)
 """How often each number of stars is given, in percent."""
 STEP = 1.1
 """What one star is worth in valence."""
-MOOD = 0.75
+MOOD = 0.85
 """Standard deviation of the mood around the stars: two people give different stars for the same visit."""
 SPREAD = 0.6
 """Standard deviation of what is judged around the mood: aspects differ."""
@@ -30,9 +30,9 @@ WINDOW = 0.5
 """How far the valence of a word can be from what is meant."""
 RARE = 1.1
 """Exponent of the frequency of words within their level (Zipf): the lower, the rarer is the average word."""
-CONTRAST = 0.2
+CONTRAST = 0.1
 """The share of sentences that contrast two things; there are more of them where the mood is mixed."""
-REPLACED = 0.07
+REPLACED = 0.04
 """The share of sentences that say what is no longer true or was never."""
 LOUD = 0.15
 """The share of exclamation marks for each point of mood; anger has half as many."""
