@@ -40,7 +40,6 @@ SENTENCES = (1, 2, 2, 2, 3)
 """How many sentences judge."""
 ASIDES = (0, 0, 1, 1, 1)
 """How many sentences do not."""
-
 LONGEST = 55
 """Words in the longest review."""
 
@@ -48,13 +47,9 @@ BREAKS = (" ", " ", " ", " ", " ", "\\n", "\\n\\n")
 KINDS = ("food", "person", "place", "work")
 
 
-def _levels(*lists: str) -> dict[float, list[str]]:
-    """The words of some lists by their valence."""
-    levels: dict[float, list[str]] = {}
-    for name in lists:
-        for valence, entries in words.LEXICON[name].items():
-            levels.setdefault(float(valence), []).extend(entries)
-    return levels
+def _levels(name: str) -> dict[float, list[str]]:
+    """The words of a list by their valence."""
+    return {float(valence): entries for valence, entries in words.LEXICON[name].items()}
 
 
 LEXICON = {kind: [_levels("any"), _levels(kind)] for kind in KINDS}
