@@ -88,9 +88,9 @@ class _Reviewer:
             if fresh:
                 levels[level] = fresh
         distance = max(WINDOW, min(abs(level - value) for level in levels))
-        entries = [entry for level, fresh in levels.items() if abs(level - value) <= distance for entry in fresh]
-        sums = list(accumulate(weight for _, weight in entries))
-        word = entries[min(bisect(sums, self.rng.random() * sums[-1]), len(entries) - 1)][0]
+        near = [entry for level, fresh in levels.items() if abs(level - value) <= distance for entry in fresh]
+        sums = list(accumulate(weight for _, weight in near))
+        word = near[min(bisect(sums, self.rng.random() * sums[-1]), len(near) - 1)][0]
         self.used.add(word)
         return word
 
@@ -112,7 +112,8 @@ class _Reviewer:
 
     def _event(self, value: float) -> str:
         level = min(sorted(EVENTS), key=lambda known: abs(known - value))
-        return self.rng.choice(EVENTS[level]).format(
+        event: str = self.rng.choice(EVENTS[level])
+        return event.format(
             item=self.rng.choice([*self.things["food"], *self.things["work"]]).rstrip("*"),
             person=self.rng.choice(self.things["person"]).rstrip("*"),
             who=self.rng.choice(words.WHO),
@@ -149,13 +150,14 @@ class _Reviewer:
         draw = rng.random()
         contrast = CONTRAST * (1.6 if abs(value) < 0.8 else 0.6)
         if draw < contrast:
-            frames = words.SECOND if draw < 0.7 * contrast else words.FIRST
             other = -value * rng.uniform(0.3, 1.2) + _normal(rng, 0.7)
-            return rng.choice(frames).format(a=self.clause(other), b=self.clause(value * 1.2))
+            frame: str = rng.choice(words.SECOND if draw < 0.7 * contrast else words.FIRST)
+            return frame.format(a=self.clause(other), b=self.clause(value * 1.2))
         if draw < contrast + REPLACED:
             other = -value + _normal(rng, 1)
             who = rng.choice(words.WHO)
-            return rng.choice(words.REPLACED).format(a=self.clause(other), b=self.clause(value), who=who)
+            frame = rng.choice(words.REPLACED)
+            return frame.format(a=self.clause(other), b=self.clause(value), who=who)
         if draw < contrast + REPLACED + 0.2:
             frame = rng.choice(words.BOTH)
             return frame.format(a=self.clause(value + _normal(rng, 0.4)), b=self.clause(value + _normal(rng, 0.4)))
@@ -165,7 +167,7 @@ class _Reviewer:
         """A sentence that has nothing to do with the quality; some have words of feeling all the same."""
         rng = self.rng
         draw = rng.random()
-        frame = rng.choice(words.ELSEWHERE if draw < 0.2 else words.VISITS if draw < 0.5 else words.FACTS)
+        frame: str = rng.choice(words.ELSEWHERE if draw < 0.2 else words.VISITS if draw < 0.5 else words.FACTS)
         return frame.format(
             num=rng.randint(2, 60),
             hour=rng.randint(6, 12),
