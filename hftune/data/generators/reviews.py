@@ -186,6 +186,11 @@ def _sentence(text: str, end: str = ".") -> str:
     return text[0].upper() + text[1:] + ("" if text[-1] in ".:!?" else end)
 
 
+def _plain(text: str) -> str:
+    """A text without its line breaks and capitals."""
+    return text.replace("\\n", " ").replace("  ", " ").lower()
+
+
 def write_review(rng: Random) -> tuple[int, str]:
     """One review: its stars, and its text with line breaks spelled as backslash and n."""
     stars = rng.choices((1, 2, 3, 4, 5), SHARES)[0]
@@ -205,10 +210,15 @@ def write_review(rng: Random) -> tuple[int, str]:
 
 
 def write_files(folder: Path, seed: int) -> None:
-    """Write train.csv, dev.csv, test.csv and unlabeled.txt; no text occurs twice."""
+    """Write train.csv, dev.csv, test.csv and unlabeled.txt; no text occurs twice, nor inside an unlabeled one."""
     rng = Random(seed)
-    rows = distinct(lambda: write_review(rng), key=lambda row: row[1])
+    rows = distinct(lambda: write_review(rng), key=lambda row: _plain(row[1]))
+    scored: list[str] = []
     for split, size in SIZES.items():
+        labeled = list(islice(rows, size))
+        # Longer ones have too many words to occur in another by chance.
+        scored += [_plain(text) for _, text in labeled if split != "train" and len(text) < 90]
         with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(islice(rows, size))
-    write_lines(folder / "unlabeled.txt", (text for _, text in islice(rows, UNLABELED)))
+            csv.writer(file, lineterminator="\n").writerows(labeled)
+    fresh = (text for _, text in rows if not any(short in _plain(text) for short in scored))
+    write_lines(folder / "unlabeled.txt", islice(fresh, UNLABELED))
