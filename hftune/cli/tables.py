@@ -162,7 +162,7 @@ def _print_group(group: GroupResult) -> None:
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")
     say(f"group   {group.path}")
-    say(f"reports {group.path}/seed-*/report.html")
+    say(f"report  {group.path / 'report.html'}")
 
 
 def _print_dry_run(estimate: Estimate) -> None:
@@ -173,6 +173,10 @@ def _print_dry_run(estimate: Estimate) -> None:
         made.add_row(name.replace("_", " "), visible(f"{value:,}" if isinstance(value, int) else shown))
     out().print(made)
     say("dry run: nothing was trained, nothing was written")
+
+
+WARNS = ("too few", "collapsed", "not the same items")
+"""Notes with these words are warnings."""
 
 
 def print_comparison(compared: Compared) -> None:
@@ -203,7 +207,7 @@ def print_comparison(compared: Compared) -> None:
     for pair in compared.pairs:
         say(pair.verdict)
     for line in compared.notes:
-        say(f"note: {line}", style="yellow" if "too few" in line or "collapsed" in line else "dim")
+        say(f"note: {line}", style="yellow" if any(word in line for word in WARNS) else "dim")
 
 
 def _print_differences(compared: Compared) -> None:

@@ -27,6 +27,7 @@ from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import seed_path, write_group
 from hftune.runs.report import verdict, write_report
 from hftune.runs.schema import VERSION
+from hftune.studies.report import write_group_page
 from hftune.tasks import task_class
 from hftune.tasks.task import DataSummary, Evaluation, Task
 from hftune.training.arguments import make_arguments
@@ -241,7 +242,7 @@ def train_seeds(
     if recipe.hub.pushes:
         raise HftuneError(
             f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
-            hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
+            hint="train the group first, then push the run you choose: `hftune push GROUP/seed-N USER/NAME`",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     with opened_group(group, recipe, resume, overwrite=overwrite, rows=rows, progress=progress) as recipe:
@@ -250,7 +251,15 @@ def train_seeds(
             progress.note(f"seed {seed} ({number} of {len(seeds)})")
             one, path = recipe.changed("train", seed=seed), seed_path(group, seed)
             results.append(train(one, path, resume=resume, score=score, progress=progress, command=command))
-        return GroupResult(group, write_group(group) if is_main_process() else {}, results)
+        return GroupResult(group, _write_group(group) if is_main_process() else {}, results)
+
+
+def _write_group(group: Path) -> dict[str, Any]:
+    """Write the summary of a group and its page; without any score there is nothing to show."""
+    summary = write_group(group)
+    if summary["splits"]:
+        write_group_page(group)
+    return summary
 
 
 def rescore(run: RunDir, splits: Sequence[str], progress: ProgressReporter | None = None) -> RunResult:
@@ -331,9 +340,9 @@ def _join(recipe: Recipe, progress: ProgressReporter | None) -> ProgressReporter
 
 def _already_complete(run: RunDir, recipe: Recipe, rows: InMemoryData | None, progress: ProgressReporter) -> RunResult:
     """Return a run that is complete; its pages and its publication, which come last, may be missing."""
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     progress.note(f"{run.path} is complete already")
     report_verdict(run.read_metrics(), progress)
-    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     if rows is not None:
         rows.store(run.data, begun=True)
     if is_main_process():
