@@ -201,9 +201,9 @@ def births(walk: Walk) -> None:
     walk.run(f"finetune --from runs/births {tune} --lr 6e-4 --output runs/births-qa")
     score = walk.metrics("runs/births-qa")["splits"]["validation"]["exact_match"]
     walk.found("exact match", score, score > 0.3)
-    walk.run(f"finetune {tune} {sizes} --lr 4e-3 --optim muon --output runs/births-fresh")
-    fresh = walk.metrics("runs/births-fresh")["splits"]["validation"]["exact_match"]
-    walk.found("exact match from scratch", fresh, fresh < 0.15)
+    walk.run(f"finetune {tune} {sizes} --lr 4e-3 --optim muon --output runs/births-scratch")
+    scratch = walk.metrics("runs/births-scratch")["splits"]["validation"]["exact_match"]
+    walk.found("exact match from scratch", scratch, scratch < 0.15)
     again = json.loads(walk.run("evaluate runs/births-qa --data ./births --split validation --json"))
     scored = re.search(r'"exact_match": ([\d.]+)', json.dumps(again))
     walk.found("exact match", float(scored[1]) if scored else None, scored is not None and float(scored[1]) == score)
