@@ -188,6 +188,8 @@ class Recipe(BaseRecipe):
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
         if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
+        if model.pooling != "auto" and not isinstance(self.task, ClassifyTask):
+            raise ValueError(f"model.pooling is for classifiers; task.kind is {self.task.kind}")
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self

@@ -50,7 +50,7 @@ from hftune.models.hub_files import (
     refuse_unsafe,
     write_metadata,
 )
-from hftune.models.settings import MINGPT_TYPE, ModelSection
+from hftune.models.settings import MINGPT_TYPE, POOLED_TYPE, ModelSection
 from hftune.models.trust import refuse_outside_paths, trusted
 from hftune.portability import is_link
 
@@ -156,10 +156,16 @@ class Checkpoint:
     def _config_values(self) -> dict[str, Any] | None:
         """The content of config.json."""
         values = self.files.values(CONFIG)
-        if values is not None and values.get("model_type") == MINGPT_TYPE:
+        # What hftune's own classes saved is loaded with this package's code, not with the code next to it.
+        kind = None if values is None else values.get("model_type")
+        if kind == MINGPT_TYPE:
             from hftune.models import mingpt
 
-            mingpt.register()  # a saved minGPT is loaded with this package's code, not with the code next to it
+            mingpt.register()
+        elif kind == POOLED_TYPE:
+            from hftune.models import pooled
+
+            pooled.register()
         return values
 
     def config(self) -> PreTrainedConfig:
