@@ -29,7 +29,10 @@ VARIANTS = {
     "head-uncached": HeadMethod(cache_features=False),
     **{f"{kind}-merged": small(kind, merge=True) for kind in METHODS if "merge" in METHODS[kind].model_fields},
 }
+POOLED = ("full", "head", "head-uncached", "prefix", "prompt", "lora", "lora-merged", "bitfit")
 CASES = [(name, kind) for kind in ("bert", "roberta") for name in (*SECTIONS, *VARIANTS)]
+CASES += [(name, "bert-mean") for name in POOLED]
+CODE = {"configuration_pooled.py", "modeling_pooled.py"}
 
 # What may move, by a part of its name. Stated here once more, not read off the methods.
 INTENDED = {
@@ -124,6 +127,10 @@ def test_a_fresh_process_gives_the_same_answers(name: str, kind: str, trained: A
     files = {path.name for path in (case.folder / "model").iterdir()}
     wanted = {"adapter_config.json", "adapter_model.safetensors", "base"} if name.split("-")[0] in ADAPTERS else set()
     wanted = {"config.json", "model.safetensors"} if name.endswith("-merged") or not wanted else wanted
+    if kind == "bert-mean":
+        holder = case.folder / "model" / ("base" if "base" in wanted else "")
+        assert {path.name for path in holder.glob("*.py")} == CODE
+        files -= CODE
     assert files == wanted | {"tokenizer.json", "tokenizer_config.json", "hftune.json"}
 
 
@@ -138,7 +145,7 @@ def test_an_adapter_loads_with_plain_peft(name: str, kind: str, trained: Any, re
         assert close(adapted(**batch).logits, case.logits)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "bert-mean"])
 def test_features_that_were_kept_give_what_the_whole_model_gives(kind: str, trained: Any) -> None:
     kept, whole = trained["head", kind], trained["head-uncached", kind]
     assert kept.applied.precomputed and not whole.applied.precomputed
