@@ -58,8 +58,11 @@ def load_sequence_classifier(
             hint="use an encoder (BERT, RoBERTa …); a minGPT answers questions after `hftune finetune --from`",
         )
     pooling = choose_pooling(section, checkpoint, config)
-    before, config = tuple(config.id2label.values()), with_pooling(original := config, pooling.kind)
-    if pooling_of(config) != pooling_of(original):
+    before, trained_with = tuple(config.id2label.values()), pooling_of(config)
+    if checkpoint is not None and checkpoint.is_adapter:
+        trained_with = checkpoint.metadata.get("pooling", trained_with)  # the base may be the encoder alone
+    config = with_pooling(config, pooling.kind)
+    if pooling_of(config) != trained_with:
         before = ()  # a head that was trained on another vector
     set_labels(config, labels)
     if checkpoint is None:
