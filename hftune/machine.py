@@ -24,7 +24,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from hftune.cache import cache_key, locked, new_entry, read_entry
-from hftune.child_process import ISA_VARIABLE, Death, death, fresh_process
+from hftune.child_process import ISA_VARIABLE, Death, death, module_command
 from hftune.errors import HftuneError
 from hftune.portability import cpu_model
 
@@ -138,7 +138,7 @@ def try_now(name: str) -> Trial:
 
 
 def _run(name: str, variables: Mapping[str, str]) -> Trial:
-    command, environment = fresh_process("hftune.machine")
+    command, environment = module_command("hftune.machine")
     try:
         done = subprocess.run(
             [*command, name],

@@ -119,7 +119,7 @@ def test_questions_from_rows(here: Path) -> None:
     run = hftune.train(data=data, task="answer", max_steps=2, output_dir="a", progress=False)
     assert run.metrics["data"]["rows"] == {"train": 11, "validation": 1, "test": 3}
     assert list(run.predictions("test")["text"]) == [row["question"] for row in QUESTIONS[:3]]
-    assert load_questions(run.recipe.data).train.known[0] == "London"
+    assert load_questions(run.recipe.data).train.required_answers[0] == "London"
     assert run.evaluate(QUESTIONS[:4], progress=False).scores.keys() >= {"exact_match"}
     for wrong in (
         [{"question": "Who?"}],
@@ -165,7 +165,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NaN label": ({"data": changed(3, "label", None)}, "no label in column 'label' (row 4)"),
     "NaN number": ({"data": FRAME.assign(label=[0.0, np.nan] * 20)}, "no label in column 'label' (row 2"),
     "differing keys": ({"data": [*ROWS, {"text": "x"}]}, "data[40] has the keys 'text'"),
-    "an object": ({"data": object()}, "builtins.object, which holds no rows"),
+    "an object": ({"data": object()}, "builtins.object, which has no rows"),
     "bytes": ({"data": b"text"}, "builtins.bytes"),
     "strings": ({"data": ["a", "b"]}, "expected a dict, got str 'a'"),
     "tuples": ({"data": [("a", "b")]}, "expected a dict, got tuple"),

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 from hftune import predict
 from hftune.errors import HftuneError
 from hftune.models.settings import MASK
-from hftune.models.tokenizers import as_text, train_tokenizer
+from hftune.models.tokenizers import plain_text_kwargs, train_tokenizer
 from hftune.pipeline.train import train
 from hftune.progress import ProgressReporter
 from hftune.recipe import Recipe, load_recipe
@@ -55,7 +55,7 @@ def ids(tokenizer: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]
 def test_any_text_comes_back_exactly(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, text: str) -> None:
     tokenizer.save_pretrained(tmp_path)
     for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
-        found = ids(one, text, **as_text(one))
+        found = ids(one, text, **plain_text_kwargs(one))
         assert one.decode(found) == text
         assert not {one.mask_token_id, one.pad_token_id} & set(found), "special tokens in a text are its characters"
         assert one.model_max_length == 48 and one.unk_token is None
@@ -139,7 +139,7 @@ def test_tokens_are_measured_in_characters(tokenizer: PreTrainedTokenizerBase) -
     assert characters_of_each(["born  "], lossy)[0].sum() == 6, "what is left out at the end too"
     for one in (tokenizer, letters, lossy):
         sizes = characters_of_each(texts, one)
-        assert [len(size) for size in sizes] == [len(ids(one, text, **as_text(one))) for text in texts]
+        assert [len(size) for size in sizes] == [len(ids(one, text, **plain_text_kwargs(one))) for text in texts]
         assert [size.sum() for size in sizes] == [len(text) for text in texts]
         assert all((size >= 0).all() for size in sizes)
     assert all((size == 1).all() for size in characters_of_each(texts, letters))

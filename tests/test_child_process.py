@@ -13,7 +13,7 @@ import pytest
 import tiny
 from facts import mentions
 
-from hftune.child_process import Death, death, fresh_process, loader_worker_death
+from hftune.child_process import Death, death, loader_worker_death, module_command
 from hftune.errors import RunFailed
 from hftune.pipeline import verify
 
@@ -46,7 +46,7 @@ def test_what_a_shell_and_what_windows_pass_on() -> None:
 
 def dying(monkeypatch: pytest.MonkeyPatch, module: Any, name: str = "SIGILL") -> None:
     script = f"import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.{name})"
-    monkeypatch.setattr(module, "fresh_process", lambda _: ([sys.executable, "-c", script], dict(os.environ)))
+    monkeypatch.setattr(module, "module_command", lambda _: ([sys.executable, "-c", script], dict(os.environ)))
 
 
 @posix
@@ -144,6 +144,6 @@ def test_a_run_says_which_worker_died_and_how_to_continue(
 
 def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(77)")
-    command, environment = fresh_process("hftune.machine")
+    command, environment = module_command("hftune.machine")
     done = subprocess.run([*command, "x"], cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 1

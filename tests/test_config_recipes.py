@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hftune.config.document import RecipeError
-from hftune.config.shipped import NOT_RECIPES, catalogue
+from hftune.config.shipped import NOT_RECIPES, shipped_recipes
 from hftune.files import recipes_dir
 from hftune.recipe import load_recipe
 
@@ -18,7 +18,7 @@ AT_LEAST = 4
 def test_every_shipped_recipe_is_in_order() -> None:
     files = set(recipes_dir().rglob("*.y*ml"))
     known = {path for path in files if path.relative_to(recipes_dir()).parts[0] in NOT_RECIPES}
-    entries = catalogue()
+    entries = shipped_recipes()
     assert {entry.path for entry in entries} == files - known
     assert len(entries) >= AT_LEAST
     for entry in entries:
@@ -38,7 +38,7 @@ def test_header_lines_go_on(tmp_path: Path) -> None:
         "# hftune classify --recipe task/one\n# Expected: 0.5 on test,\n#   one seed.\n# Cost: a minute\n"
         "#\n# Some words.\n#   indented\ntrain: {}\n# Cost: not this\n"
     )
-    (entry,) = catalogue(tmp_path)
+    (entry,) = shipped_recipes(tmp_path)
     assert entry.name == "task/one"
     assert entry.command == "hftune classify --recipe task/one"
     assert (entry.expected, entry.cost) == ("0.5 on test, one seed.", "a minute")

@@ -19,7 +19,7 @@ TEXTS = ["Ada was born in Rome .", "Bo was born in Oslo .", "Cy was born in Lima
 
 
 def load(path: Path | str, **settings: Any) -> Corpus:
-    return load_texts(CorpusData(**{"dataset_name": str(path), "validation_size": 0.0, **settings}), shortest=4)
+    return load_texts(CorpusData(**{"dataset_name": str(path), "validation_size": 0.0, **settings}), min_length=4)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -63,14 +63,14 @@ def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(t
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", ["'a.txt' holds no text"]),
-        ("a.txt", "\n \n\n", ["'a.txt' holds no text"]),
+        ("a.txt", "", ["'a.txt' has no text"]),
+        ("a.txt", "\n \n\n", ["'a.txt' has no text"]),
         ("a.txt", b"PAR1\0\0", ["binary file (parquet)"]),
         ("a.txt", b"good\nb\0d", ["NUL byte", "offset 6", "line 2"]),
         ("a.txt", b"good\nJos\xe9 is late", ["UTF-8", "0xe9", "offset 8", "line 2"]),
         ("a.txt", "long enough\nabc\nfine again\nx\n", ["2 documents", "'a.txt'", 4, "line 2", "'abc'"]),
         ("a.jsonl", '{"text": "fine text"}\n{"text": "no"}\n', ["1 document", "'a.jsonl'", "line 2", "'no'"]),
-        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' holds no text"]),
+        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' has no text"]),
         ("a.pdf", "text", ["unknown ending: '.pdf'"]),
     ],
 )
@@ -84,13 +84,13 @@ def test_what_is_wrong_is_reported_with_its_place(
 def test_short_documents_are_left_out_where_asked_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "long enough\nabc\nfine again\nx\n")
     section = CorpusData(dataset_name=str(path), validation_size=0.0)
-    found = load_texts(section, shortest=4, drop_short=True)
+    found = load_texts(section, min_length=4, drop_short=True)
     assert found.train == ("long enough", "fine again")
     assert found.notes[0].startswith("left out 2 documents of 'a.txt'")
     with pytest.raises(HftuneError, match="2 documents"):
         load_texts(
             CorpusData(dataset_name=str(write(tmp_path / "b.txt", "a\nb\n")), validation_size=0.0),
-            shortest=4,
+            min_length=4,
             drop_short=True,
         )
 

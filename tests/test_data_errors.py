@@ -43,7 +43,7 @@ def with_bytes(folder: Path, content: bytes, name: str = "rows.csv") -> Path:
         (b"", ["'rows.csv' is empty"]),
         (b"\xef\xbb\xbf \n\n", ["'rows.csv' is empty"]),
         (b"text,label\n", ["'rows.csv'", "header", "no rows"]),
-        (b'""\n""\n', ["'rows.csv' holds no rows"]),
+        (b'""\n""\n', ["'rows.csv' has no rows"]),
         (b"text,label\nok,yes\ncaf\xe9,no\n", ["UTF-8", "0xe9", "offset 21", "line 3"]),
         (b"\xef\xbb\xbftext,label\n\xff,no\n", ["UTF-8", "0xff", "offset 14", "line 2"]),
         ("text,label\n".encode("utf-16"), ["'rows.csv' is UTF-16, not UTF-8"]),

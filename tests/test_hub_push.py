@@ -373,7 +373,7 @@ def test_links_and_empty_folders_are_refused(home: Path) -> None:
         published_files(folder)
     (folder / "vocab.txt").unlink()
     (folder / "model.safetensors").unlink()
-    with pytest.raises(HftuneError, match="holds no model"):
+    with pytest.raises(HftuneError, match="has no model"):
         published_files(folder)
 
 

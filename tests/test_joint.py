@@ -234,7 +234,7 @@ def test_seen_among() -> None:
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        (("--unlabeled", "empty.txt"), ["holds no text"], ["give"]),
+        (("--unlabeled", "empty.txt"), ["has no text"], ["give"]),
         (("--unlabeled", "binary.txt"), ["binary"], ["convert"]),
         (("--unlabeled", "missing.txt"), ["'missing.txt'"], ["train"]),
         (("--unlabeled", "reviws"), ["'reviws'"], ["mean 'reviews'"]),

@@ -19,7 +19,7 @@ from facts import hftune_error, mentions
 from launch_case import CONFIG, ROOT
 
 from hftune.cli.commands import first_to_fail, refuse_several
-from hftune.config.shipped import catalogue
+from hftune.config.shipped import shipped_recipes
 from hftune.errors import HftuneError
 from hftune.pipeline.doctor import ONE, TORCHRUN, examine_launch
 from hftune.recipe import Recipe, load_recipe
@@ -154,7 +154,7 @@ def test_the_shipped_launch_configs(path: Path) -> None:
 
 
 def test_launch_configs_are_no_recipes() -> None:
-    assert not [entry.name for entry in catalogue() if entry.name.startswith(("accelerate", "slurm"))]
+    assert not [entry.name for entry in shipped_recipes() if entry.name.startswith(("accelerate", "slurm"))]
 
 
 def test_doctor_on_the_command_line(hftune: Run) -> None:

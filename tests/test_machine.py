@@ -60,7 +60,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pat
 
     def install(name: str) -> Path:
         script = f"open({str(count)!r}, 'a').write('tried\\n')\n{FAKES[name]}"
-        monkeypatch.setattr(machine, "fresh_process", lambda module: ([sys.executable, "-c", script], dict(os.environ)))
+        monkeypatch.setattr(
+            machine, "module_command", lambda module: ([sys.executable, "-c", script], dict(os.environ))
+        )
         monkeypatch.setattr(machine, "TIME_LIMIT", 1.0 if name == "hang" else 60.0)
         return count
 
@@ -153,7 +155,7 @@ def test_trying_again_replaces_the_answer(fake: Callable[[str], Path]) -> None:
 
 
 def test_the_child_refuses_what_it_does_not_know() -> None:
-    command, environment = machine.fresh_process("hftune.machine")
+    command, environment = machine.module_command("hftune.machine")
     done = subprocess.run([*command, "fp3"], env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode != 0 and "fp3" in done.stderr
 

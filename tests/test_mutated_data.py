@@ -88,7 +88,7 @@ def stream(path: Path) -> None:
 
 def questions(path: Path) -> None:
     splits = load_questions(QuestionData(dataset_name=str(path)))
-    assert len(splits.train.questions) == len(splits.train.known)
+    assert len(splits.train.questions) == len(splits.train.required_answers)
 
 
 @pytest.mark.parametrize("name", LABELLED)

@@ -121,7 +121,7 @@ def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, object])
     ],
 )
 def test_lower_is_better_where_it_is(settings: dict[str, object], higher: bool) -> None:
-    assert load_recipe(overrides=settings).train.prefers_higher is higher
+    assert load_recipe(overrides=settings).train.higher_is_better is higher
 
 
 def test_a_group_is_one_recipe_in_a_folder_of_its_own(here: Path, hftune: Hftune) -> None:

@@ -67,7 +67,7 @@ def test_a_planted_gap_is_found_and_a_planted_tie_is_not(study: StudyDir) -> Non
 
 
 def test_what_a_frozen_encoder_took_ahead_of_training_counts(tmp_path: Path) -> None:
-    speed = {"train_seconds": 4.0, "ahead_seconds": 26.0, "examples_per_second": 80.0}
+    speed = {"train_seconds": 4.0, "feature_seconds": 26.0, "examples_per_second": 80.0}
     plant_run(tmp_path / "head", load_recipe(None, {LR: 1.0}), 0.7, speed=speed)
     plant_run(tmp_path / "full", load_recipe(None, {LR: 2.0}), 0.8)
     compared = compare_systems(collect([tmp_path / "head", tmp_path / "full"]))

@@ -111,7 +111,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> executors.LocalEx
     import os
 
     command = [sys.executable, "-c", WORKER]
-    monkeypatch.setattr(executors, "fresh_process", lambda module: (command, dict(os.environ)))
+    monkeypatch.setattr(executors, "module_command", lambda module: (command, dict(os.environ)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (executor,) = executors.local_executors(StudyDir(tmp_path), 1)

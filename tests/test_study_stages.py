@@ -180,7 +180,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
     by_name = {name: bag_of_words(name) for name in SHARES}
     made = plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES, **by_name)
     for seed in (1, 2):
-        speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "ahead_seconds": 15.0}
+        speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "feature_seconds": 15.0}
         plant_run(made.stage_run("mlm", seed).path, stage_recipe(plan(), "mlm", seed), 0.5, speed=speed)
     return made
 

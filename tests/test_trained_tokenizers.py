@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
 from hftune.models.tokenizer_stats import compression, longest_tokens, split_text
-from hftune.models.tokenizers import FORMATS, as_text, end_of_text, split_long_words, train_tokenizer
+from hftune.models.tokenizers import FORMATS, end_of_text, plain_text_kwargs, split_long_words, train_tokenizer
 from hftune.tasks.mlm import make_examples
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5
@@ -37,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
 @example("e\u0301 é 漢字 👩‍👩‍👧 \U0010ffff")
 @settings(max_examples=150, deadline=None)
 def test_any_text_comes_back_exactly(saved: PreTrainedTokenizerFast, text: str) -> None:
-    ids = saved(text, **as_text(saved))["input_ids"]
+    ids = saved(text, **plain_text_kwargs(saved))["input_ids"]
     assert saved.decode(ids) == text
     assert not set(ids) & set(saved.all_special_ids), "text that is trained on is never taken for a mark"
 
@@ -50,7 +50,7 @@ def test_special_tokens_are_tokens_to_others_and_characters_in_training(kind: st
     mark = {"bpe": "<|endoftext|>", "wordpiece": "[MASK]", "unigram": "</s>"}[kind]
     special = made.convert_tokens_to_ids(mark)
     assert special in made(f"the {mark} cat")["input_ids"]
-    assert special not in made(f"the {mark} cat", add_special_tokens=False, **as_text(made))["input_ids"]
+    assert special not in made(f"the {mark} cat", add_special_tokens=False, **plain_text_kwargs(made))["input_ids"]
     assert special in made(f"the {mark} cat")["input_ids"], "one call leaves the next as it was"
 
 
@@ -66,7 +66,7 @@ def test_a_masked_language_model_sees_no_mask_in_its_text() -> None:
 @example(STORIES[:5000])
 @settings(max_examples=100, deadline=None)
 def test_unigram_gives_back_what_it_knows_and_does_not_cross_words(pieces: PreTrainedTokenizerFast, text: str) -> None:
-    ids = pieces(text, **as_text(pieces))["input_ids"]
+    ids = pieces(text, **plain_text_kwargs(pieces))["input_ids"]
     assert pieces.unk_token_id not in ids and pieces.decode(ids) == text
     for piece in split_text(pieces, text):
         word = piece.removeprefix("▁")
@@ -153,7 +153,7 @@ def test_the_command_learns_shows_and_overwrites_nothing(
 ) -> None:
     (here / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
     asked = ("tokenizer", "train", "--corpus", "text.jsonl", "--vocab-size", "270", "--output", "mine")
-    code, out, err = hftune(*asked, "--special", "<|user|>", "--sample", "the cat", "--json")
+    code, out, err = hftune(*asked, "--special-token", "<|user|>", "--sample", "the cat", "--json")
     assert code == 0, err
     reported = json.loads(out)
     assert reported["vocabulary"] == 270 and "<|user|>" in reported["special_tokens"]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Page(os.PathLike[str]):
-    """A page that was written; a notebook shows it, and it can be used as a path.
+    """An HTML page that was written; a notebook displays it, and it can be used as a path.
 
     Examples:
         >>> with open(run.report(), encoding="utf-8") as file:
@@ -171,7 +171,7 @@ class Run:
             data: A path, a Hub id or rows, as ``hftune.train`` takes; the run's own data by default.
             split: train, validation or test; all for data without splits.
             batch_size: Examples in one forward pass.
-            metrics: Further metrics.
+            metrics: Metrics in addition to those of the task.
             progress: Show progress; False is silent.
             **columns: text_column_name, text_pair_column_name and label_column_name.
 
@@ -192,7 +192,7 @@ class Run:
 
     @for_python
     def report(self, output: str | Path | None = None) -> Page:
-        """Write the page of the run again.
+        """Write the HTML report of the run again.
 
         Args:
             output: Another file; report.html in the run directory by default.
@@ -245,7 +245,7 @@ class Run:
         """
         from hftune.hub.publish import push
 
-        run = self._run("anything to publish that was verified")
+        run = self._run("a verified model to publish")
         section = HubSection(hub_model_id=repo, hub_private_repo=private, hub_revision=revision, push_to_hub=True)
         with shown(progress) as reporter:
             return push(run, section, reporter, trust=self._settings.trust)
@@ -422,9 +422,9 @@ def predict(
 
     Args:
         model: A run directory, a folder that save_pretrained wrote, or a Hub id.
-        texts: What to label; one string per row.
-        pairs: The second text of each row, for a model that was trained on pairs.
-        batch_size: Rows in one forward pass.
+        texts: What to label, one string each.
+        pairs: The second text of each, for a model that was trained on pairs.
+        batch_size: Examples in one forward pass.
         settings: Revision, and what may be trusted; nothing is by default.
 
     Returns:
@@ -454,6 +454,7 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[
             f"the data has no {chosen} split; its splits are {', '.join(splits)}", hint="choose one of them"
         )
     table = rows.tables[chosen if isinstance(data, Mapping) else SINGLE]
+    # Stored as a file, so that rows are read, checked and scored by the code that does so for a path.
     with tempfile.TemporaryDirectory() as folder:
         replace(rows, tables={SINGLE: table}).write(Path(folder))
         yield str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen

@@ -31,7 +31,7 @@ def bench() -> None:
 
 @app.command("devices")
 def run_devices(steps: Steps = 50, output: Output = DEFAULT_FOLDER, as_json: Json = False) -> None:
-    """Run the same training steps on every device: threads, dtypes, compiled or not; a table and a plot."""
+    """Time the same training steps on every device, with each number of threads and dtype, compiled and not."""
     from hftune.pipeline import bench
     from hftune.progress import quiet_libraries
 

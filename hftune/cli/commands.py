@@ -138,7 +138,7 @@ class CommandTable(TyperGroup):
         except BrokenPipeError as error:
             raise typer.Exit(drop_output()) from error
         except (Exception, KeyboardInterrupt) as error:
-            raise typer.Exit(_report(error, debug=ctx.params["debug"])) from error
+            raise typer.Exit(_handle_error(error, debug=ctx.params["debug"])) from error
 
 
 def dashed(argument: str) -> str:
@@ -178,9 +178,9 @@ def hftune(debug: Annotated[bool, _DEBUG] = False, version: Annotated[bool, _VER
     """Fine-tune small encoders under any tuning method, with results you can trust."""
     from hftune.cli import terminal
 
-    terminal.set_up_logging(debug, quiet=not is_first())
+    terminal.set_up_logging(debug, quiet=not is_main_process())
     without_home = ensure_home()
-    if without_home is not None and is_first():
+    if without_home is not None and is_main_process():
         terminal.note(without_home, style="dim")
 
 
@@ -234,7 +234,7 @@ def _use_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _report(error: BaseException, *, debug: bool) -> int:
+def _handle_error(error: BaseException, *, debug: bool) -> int:
     """Show an error and return its exit code: 2 for a bad request, 1 for a failed run, 130 for Ctrl-C."""
     from hftune.cli import terminal
 
@@ -276,7 +276,7 @@ def refuse_several(command: str) -> None:
         )
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the main process."""
     return os.environ.get("RANK", "0") == "0"
 

@@ -4,7 +4,7 @@ Settings are read from the section classes, so that none is declared here again.
 group there; ``--help-all`` shows all of them and every field of TrainingArguments.
 
 @training_command(task="joint")
-def joint(typed: Typed) -> None: …
+def joint(arguments: ParsedArguments) -> None: …
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GIVEN = "hftune.given"
 SECTIONS = ("task", "data", "method", "train", "model", "hub")
 TRUST = ("model.trust_remote_code", "model.trust_base_code")
 USED = ("model.model_revision", *TRUST)
-"""Settings that have an effect when a saved model is used."""
+"""Settings of a command that loads a saved model, such as ``predict``."""
 SHORT = {"-m": "--model", "-d": "--data"}
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -79,6 +79,7 @@ def _refuse_existing(output: Path | None) -> Path | None:
 
 
 NEW_FILE = {"callback": _refuse_existing}
+"""Arguments of an option whose file must not exist yet."""
 _JSONL = "Write jsonl to this file, not to the terminal."
 OutputFile = Annotated[Path | None, option(RUN, "FILE", _JSONL, "--output", "-o", **NEW_FILE)]
 SHARED: dict[str, tuple[Any, bool | None]] = {
@@ -95,8 +96,8 @@ SHARED: dict[str, tuple[Any, bool | None]] = {
 
 
 @dataclass(frozen=True)
-class Typed:
-    """The arguments of a command that trains."""
+class ParsedArguments:
+    """The parsed command line of a command that trains."""
 
     task: str
     """The kind of task."""
@@ -167,7 +168,7 @@ def settings_command(
 def training_command(
     *, task: TaskOf, help_task: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a function into a command that trains. The function takes ``Typed``; its other parameters are options.
+    """Turn a function that takes ``ParsedArguments`` into a command that trains; its other parameters are options.
 
     Args:
         task: The kind of task whose settings are options, or a function that finds it.
@@ -182,7 +183,7 @@ def training_command(
             assert kind is not None, "a command that trains has a task"
             shared = {name: values.pop(name) for name in SHARED}
             do = {name: _as_bool(name, given[name]) for name in DO if name in given}
-            command(Typed(kind, resolve_settings(given, kind), do=do, **shared), **values)
+            command(ParsedArguments(kind, resolve_settings(given, kind), do=do, **shared), **values)
 
         return _command(command, run, SHARED, task=task, takes=SECTIONS, help_task=help_task)
 
@@ -227,7 +228,7 @@ def _command(
 
 
 def resolve_settings(given: Given, task: str | None) -> dict[str, Any]:
-    """Typed settings as dotted keys and values; prints a notice for each removed name."""
+    """Settings as they were typed → dotted keys and values; prints a notice for each removed name."""
     from hftune.cli.terminal import note
     from hftune.pipeline.names import from_names, read_value
 
@@ -284,11 +285,13 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
-            kinds = {span: span for span in ("span", "clm", "mlm")} if self.task is None else {}
+            # The options of `hftune pretrain` depend on --objective, which click has not parsed yet at this point.
+            kinds = {kind: kind for kind in ("span", "clm", "mlm")} if self.task is None else {}
             asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
             self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
+        # Settings are not options of click: which ones exist depends on the task, which may itself be an option.
         given, rest = self._split(args)
         remaining = super().parse_args(ctx, rest)
         ctx.meta[GIVEN] = given
@@ -465,7 +468,7 @@ def _script_rows() -> Iterator[tuple[str, str, str]]:
     yield WHAT, "--task-name NAME", f"A task of GLUE ({', '.join(GLUE)}), or {YELP} (docs/settings.md)."
     yield WHAT, "--data-dir FOLDER", "The folder of the data, with --task-name or alone."
     for name in DO:
-        yield RUN, _flag(name), "Accepted as in Hugging Face's scripts; False leaves it out."
+        yield RUN, _flag(name), "Accepted as in Hugging Face's scripts; False skips this step."
     yield RUN, "--resume-from-checkpoint PATH", "Continue a run, or one of its checkpoints."
 
 

@@ -66,7 +66,7 @@ COLUMNS = "a row has text (and text_pair for pairs), or the columns that the mod
 SHOWN_TEXT = 600
 """Characters of a text that are shown on a terminal; pipes and files get the whole text."""
 WRITTEN = "answer"
-"""The kind of model that generates its answers; others choose among labels."""
+"""The task whose models generate their answers; models of other tasks choose among labels."""
 
 
 @settings_command(takes=(*USED, *TABLE_SETTINGS), help_task="classify")
@@ -155,7 +155,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 def _reading(settings: Mapping[str, Any], file: Path | None) -> Reading:
-    """The settings of some tables, refused for other files and for texts."""
+    """Delimiter and sheet name, refused for files that have neither and for texts on the command line."""
     from hftune.data.readers import refuse_unused
     from hftune.data.settings import LabeledData
     from hftune.data.tables import NO_SETTINGS, Reading

@@ -21,7 +21,7 @@ from hftune.cli import terminal
 from hftune.cli.options import Json, command_group
 from hftune.config.document import RecipeError
 from hftune.config.section import schema, setting_rows
-from hftune.config.shipped import STUDIES, catalogue, find_other, find_recipe, find_study, shipped_studies
+from hftune.config.shipped import STUDIES, find_other, find_recipe, find_study, shipped_recipes, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import write_text
 from hftune.recipe import Recipe, load_recipe, recipe_yaml
@@ -39,7 +39,7 @@ Name = Annotated[
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
     """List the shipped recipes and studies with expected score and cost; when piped, each with its command alone."""
-    entries = [*catalogue(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
+    entries = [*shipped_recipes(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
     if as_json:
         terminal.show_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
         return
@@ -153,10 +153,10 @@ def _expanded(names: list[str]) -> list[str]:
     for name in names:
         folder = Path(name)
         if name == ALL:
-            found = [entry.name for entry in catalogue()]
+            found = [entry.name for entry in shipped_recipes()]
             found += [f"{STUDIES}/{entry.name}" for entry in shipped_studies()]
         elif folder.is_dir() and not (folder / "recipe.yaml").is_file():
-            found = [str(entry.path) for entry in catalogue(folder)]
+            found = [str(entry.path) for entry in shipped_recipes(folder)]
         else:
             found = [name]
         if not found:

@@ -86,7 +86,7 @@ def print_run(result: RunResult) -> None:
     print_knowledge(metrics)
     parameters, speed = metrics["parameters"], metrics["speed"]
     formula = f" = {parameters['formula']}" if parameters.get("formula") else ""
-    ahead = f" after {speed['ahead_seconds']:.0f} s of precomputing features" if "ahead_seconds" in speed else ""
+    ahead = f" after {speed['feature_seconds']:.0f} s of precomputing features" if "feature_seconds" in speed else ""
     say(
         f"{parameters['trainable']:,} of {parameters['total']:,} parameters trained{formula}, "
         f"in {speed['train_seconds']:.0f} s with evaluations and saves{ahead} "

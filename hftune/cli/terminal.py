@@ -132,7 +132,7 @@ class _TerminalHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line per record: warnings in bold, each note once, also if several runs of a study log it."""
@@ -140,8 +140,8 @@ class _TerminalHandler(logging.Handler):
             line = self.format(record)
             if record.levelno >= logging.WARNING:
                 note(f"{record.levelname}: {line}", style="bold yellow")
-            elif line not in self._said:
-                self._said.add(line)
+            elif line not in self._shown:
+                self._shown.add(line)
                 note(line)
         except Exception:  # as in every logging handler: an error in a message is shown, and does not end the program
             self.handleError(record)

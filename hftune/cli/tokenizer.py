@@ -33,13 +33,17 @@ Kind = Annotated[str, option(RUN, "bpe|wordpiece|unigram", "Byte-level BPE is lo
 VocabSize = Annotated[
     int, option(RUN, "N", "Vocabulary size, special tokens included; 8000 by default.", "--vocab-size", min=1)
 ]
-Special = Annotated[list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special")]
+Special = Annotated[
+    list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special-token")
+]
 MinFrequency = Annotated[int | None, option(RUN, "N", _FREQUENCY, "--min-frequency", min=1)]
 Documents = Annotated[
     str | None, option(RUN, "lines|paragraphs|file", "What one document of a text file is.", "--documents")
 ]
 TextColumn = Annotated[str | None, option(RUN, "NAME", "Column of the text.", "--text-column")]
-Subset = Annotated[str | None, option(RUN, "NAME", "Configuration of a Hub dataset.", "--subset")]
+DatasetConfigName = Annotated[
+    str | None, option(RUN, "NAME", "Configuration of a Hub dataset.", "--dataset-config-name")
+]
 Sample = Annotated[str | None, option(RUN, "TEXT", "Text whose tokens are shown.", "--sample")]
 
 
@@ -53,7 +57,7 @@ def train_tokenizer(
     min_frequency: MinFrequency = None,
     documents: Documents = None,
     text_column: TextColumn = None,
-    subset: Subset = None,
+    dataset_config_name: DatasetConfigName = None,
     sample: Sample = None,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +70,7 @@ def train_tokenizer(
     from hftune.progress import quiet_libraries
 
     quiet_libraries()
-    splits = _splits(corpus, documents=documents, text_column_name=text_column, dataset_config_name=subset)
+    splits = _splits(corpus, documents=documents, text_column_name=text_column, dataset_config_name=dataset_config_name)
     with terminal.err().status("Training the tokenizer …"):
         made = train(
             kind, splits["train"].texts, vocab_size, min_frequency=min_frequency or 2, special_tokens=special or ()

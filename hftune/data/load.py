@@ -29,8 +29,8 @@ from hftune.data.locate import (
     Files,
     as_path,
     locate,
+    missing_split_error,
     own_columns,
-    refuse_missing_split,
     refuse_unused_sizes,
 )
 from hftune.data.readers import read_table
@@ -94,7 +94,7 @@ def load_split(
     single = len(tables) == 1
     split = split or ("all" if single else "test")
     if split not in tables and not (single and split == "all"):
-        raise refuse_missing_split(section.dataset_name, split, tables)
+        raise missing_split_error(section.dataset_name, split, tables)
     name = next(iter(tables)) if split == "all" else split
     first = tables.get("train", tables[name])
     if trained is not None:
@@ -179,7 +179,7 @@ def _checked_rows(
 
 
 def _mapping(table: Table, section: LabeledData, problems: Problems) -> ColumnMapping:
-    """The columns, without which rows can't be checked: if there is none, that and earlier problems are reported."""
+    """The columns to use. Rows can't be checked without them, so if one is missing, all problems so far are raised."""
     with problems.collected():
         return find_columns(table, section)
     problems.refuse()

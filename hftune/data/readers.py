@@ -71,7 +71,7 @@ def read_table(path: Path, reading: Reading = NO_SETTINGS, problems: Problems | 
     own = Problems()
     table = FORMATS[ending](path, reading, own)
     if not len(table) and not own.found:
-        raise HftuneError(f"{quote(path.name)} has a header and no rows", hint="give a file that holds rows")
+        raise HftuneError(f"{quote(path.name)} has a header and no rows", hint="give a file with rows")
     if problems is None:
         own.refuse()
     else:
@@ -111,7 +111,9 @@ def _separated(path: Path, text: str, delimiter: str, reading: Reading, problems
     if delimiter == "\t" and not _tsv_is_quoted(text):
         records = ((number, line.split("\t")) for number, line in numbered_lines(text))
     name = DELIMITERS.get(delimiter, quote(delimiter))
-    hint = f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter names another sign"
+    hint = (
+        f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter sets another delimiter"
+    )
     return _delimited(path, records, reading, problems, hint)
 
 
@@ -156,7 +158,7 @@ def _delimited(
     """Records of a file → table; those without the width of the first are problems."""
     first = next(records, None)
     if first is None:
-        raise HftuneError(f"{quote(path.name)} holds no rows", hint="give a file that holds rows")
+        raise HftuneError(f"{quote(path.name)} has no rows", hint="give a file with rows")
     names = [cell for cell in first[1] if NAME.fullmatch(cell)]  # "Comment!" is a short text
     fixed = None if _known_names(names, reading) else _columns_without_header(first[1])
     if fixed is not None:

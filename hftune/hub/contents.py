@@ -90,7 +90,7 @@ def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     has_weights = any(fnmatch(name, pattern) for name in chosen for pattern in WEIGHTS)
     if not has_weights or not {"config.json", "adapter_config.json"} & chosen.keys():
         raise HftuneError(
-            f"{folder} holds no model: weights (.safetensors) and a configuration are expected",
+            f"{folder} has no model: weights (.safetensors) and a configuration are expected",
             hint="publish a finished run; `hftune classify --output RUN --resume` finishes one",
         )
     left_out = [name for name in names if name not in chosen]

@@ -49,7 +49,7 @@ def describe_last_push(run: RunDir, repo: str, revision: str) -> str:
     """What the repository has of this run, according to the run."""
     known = run.read_published()
     if known is None or (known.repo, known.revision) != (repo, revision):
-        return f"{repo} on the Hub holds nothing of this run"
+        return f"{repo} on the Hub has nothing of this run"
     where = f"{known.url} (commit {known.commit[:10]})"
     if known.step is None:
         return f"{where} holds the finished model"

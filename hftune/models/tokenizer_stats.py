@@ -11,7 +11,7 @@ from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from hftune.models.tokenizers import as_text, unknown_token
+from hftune.models.tokenizers import plain_text_kwargs, unknown_token
 
 BATCH_CHARACTERS = 1 << 19
 """Characters that are tokenized in one call."""
@@ -50,7 +50,9 @@ def compression(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Com
     def count() -> None:
         nonlocal size, tokens, unknown
         if batch:
-            for ids in tokenizer(batch, add_special_tokens=False, verbose=False, **as_text(tokenizer))["input_ids"]:
+            for ids in tokenizer(batch, add_special_tokens=False, verbose=False, **plain_text_kwargs(tokenizer))[
+                "input_ids"
+            ]:
                 tokens += len(ids)
                 unknown += 0 if unknown_id is None else ids.count(unknown_id)
             size += sum(len(text.encode("utf-8", "surrogatepass")) for text in batch)

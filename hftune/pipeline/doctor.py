@@ -23,7 +23,7 @@ from huggingface_hub import constants, get_token
 
 from hftune.cache import GIGABYTE, cache_limit, cache_root, cache_usage
 from hftune.child_process import ISA_VARIABLE
-from hftune.config.shipped import catalogue, shipped_studies
+from hftune.config.shipped import shipped_recipes, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import embedded_data_dir
 from hftune.machine import CLEARLY_FASTER, try_again
@@ -123,7 +123,7 @@ def _compiler() -> Finding:
 
 
 def _assets() -> Finding:
-    recipes = len(catalogue()) + len(shipped_studies())
+    recipes = len(shipped_recipes()) + len(shipped_studies())
     datasets = len([entry for entry in embedded_data_dir().iterdir() if entry.is_dir()])
     if not recipes or not datasets:
         return Finding("bad", "missing", "install hftune again: pip install --force-reinstall hftune")

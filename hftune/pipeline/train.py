@@ -54,7 +54,7 @@ class TrainingJob:
     inputs: TrainingInputs
     applied: Applied
     trainer: HftuneTrainer
-    ahead_seconds: float
+    feature_seconds: float
     """Time to precompute the features of a frozen encoder; 0 if the method has none."""
     known: dict[str, Any]
     """The part of metrics.json that is known before training."""
@@ -189,12 +189,12 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
         progress.note(note)
     facts = replace(facts, notes=(*facts.notes, *loaded.notes))
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
-    ahead_seconds = 0.0
+    feature_seconds = 0.0
     if ahead and applied.precomputed is not None:
         from hftune.pipeline.precompute import precompute  # most methods have no frozen part that could run once
 
         use_cpu, size = recipe.train.use_cpu, recipe.train.per_device_eval_batch_size
-        inputs, ahead_seconds = precompute(inputs, applied, use_cpu=use_cpu, batch_size=size, progress=progress)
+        inputs, feature_seconds = precompute(inputs, applied, use_cpu=use_cpu, batch_size=size, progress=progress)
     trainer = build(
         recipe.train,
         inputs,
@@ -223,7 +223,7 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
         inputs=inputs,
         applied=applied,
         trainer=trainer,
-        ahead_seconds=round(ahead_seconds, 3),
+        feature_seconds=round(feature_seconds, 3),
         known={
             "parameters": applied.parameters.as_dict(),
             "seed": recipe.train.seed,
@@ -361,7 +361,7 @@ def _metrics(
     recipe: Recipe, job: TrainingJob, fitted: Fitted, evaluation: Evaluation, baselines: Mapping[str, Any]
 ) -> dict[str, Any]:
     """metrics.json of a run whose saved model was verified."""
-    ahead = {"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {}
+    ahead = {"feature_seconds": job.feature_seconds} if job.feature_seconds else {}
     return {
         "version": VERSION,
         "task": recipe.task.kind,

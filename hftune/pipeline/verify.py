@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hftune.child_process import death, fresh_process
+from hftune.child_process import death, module_command
 from hftune.errors import RunFailed
 from hftune.models.settings import NO_TRUST, Trust
 
@@ -65,7 +65,7 @@ def fresh_outputs(
 
 def _ask_new_process(request: str) -> dict[str, Any]:
     # Not multiprocessing: a fork shares our memory, and spawn imports the main module, which may patch what we verify.
-    command, environment = fresh_process("hftune.pipeline.verify")
+    command, environment = module_command("hftune.pipeline.verify")
     outcome = subprocess.run(
         command, env=environment, input=request, capture_output=True, encoding="utf-8", errors="replace", check=False
     )
@@ -88,7 +88,7 @@ def verification_server() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    command, environment = fresh_process("hftune.pipeline.verify")
+    command, environment = module_command("hftune.pipeline.verify")
     with subprocess.Popen(
         [*command, SERVE],
         env=environment,

@@ -37,7 +37,7 @@ from hftune.models.masked import (
     save_masked_lm,
 )
 from hftune.models.settings import NO_TRUST, Trust
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizers import plain_text_kwargs
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import MlmTask
 from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, Task, TaskRecipe
@@ -245,7 +245,11 @@ def make_examples(
 
     With ``words``, for whole-word masking, examples have the number of each token's word, from 1; 0 for none.
     """
-    how: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, **as_text(tokenizer)}
+    how: dict[str, Any] = {
+        "return_attention_mask": False,
+        "return_token_type_ids": False,
+        **plain_text_kwargs(tokenizer),
+    }
     if block_size is not None:
         encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False, **how)
         return Encoded.of(_blocks(tokenizer, encoded, block_size, words))

@@ -215,7 +215,7 @@ class SpanCorruption(LanguageModel[Corpus]):
 
 def load_documents(task: SpanTask, data: CorpusData) -> Corpus:
     """The documents that span corruption is trained on."""
-    return load_texts(data, shortest=SHORTEST, drop_short=task.short_documents == "drop")
+    return load_texts(data, min_length=SHORTEST, drop_short=task.short_documents == "drop")
 
 
 def _scores(losses: Any, hits: Any, rows: FixedRows) -> dict[str, float]:

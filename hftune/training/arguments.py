@@ -85,7 +85,7 @@ def make_arguments(section: TrainSection, *, checkpoints: Path) -> tuple[Trainin
         "fp16": chosen == "fp16",
         "use_cpu": cpu,
         "torch_compile": section.torch_compile and (not cpu or bool(find_compiler())),
-        "greater_is_better": section.prefers_higher,
+        "greater_is_better": section.higher_is_better,
         "data_seed": section.order_seed,
         "report_to": report_to,
         # Trainer reads neither: the optimizer is made in ``muon``, and a batch that fits is found beforehand.
@@ -144,11 +144,11 @@ def _scheduler(section: TrainSection) -> dict[str, Any] | None:
     settings = dict(section.lr_scheduler_kwargs or {})
     if section.lr_scheduler_type in BY_METRIC:
         # Their own default is that lower is better.
-        mode = "max" if section.prefers_higher else "min"
+        mode = "max" if section.higher_is_better else "min"
         if settings.setdefault("mode", mode) != mode:
             raise HftuneError(
                 f"train.lr_scheduler_kwargs has mode {settings['mode']}, but a "
-                f"{'higher' if section.prefers_higher else 'lower'} {section.best_metric} is better",
+                f"{'higher' if section.higher_is_better else 'lower'} {section.best_metric} is better",
                 hint="leave mode out, or set train.greater_is_better",
             )
     if section.lr_scheduler_type == "greedy":
