@@ -104,6 +104,23 @@ def test_a_batch_gives_what_each_text_gives_alone(architecture: str) -> None:
         assert torch.allclose(model(**given).logits, logits, atol=1e-5), "fast dropout changes the attention"
 
 
+def test_dropout_of_the_pooled_vector() -> None:
+    """Only in training, with the rate of the encoder's own classifier or, if it has none, of its hidden states."""
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    assert config("bert-mean", hidden_dropout_prob=0.25).classifier_dropout == 0.25
+    torch.manual_seed(7)
+    made = config("bert-mean", **none, classifier_dropout=0.5)
+    model, given = AutoModelForSequenceClassification.from_config(made).eval(), batch()
+    with torch.no_grad():
+        vectors = pool(model.bert(**given).last_hidden_state, given["attention_mask"], "mean")
+        assert torch.allclose(model(**given).logits, model.classifier(vectors), atol=1e-5)
+        torch.manual_seed(9)
+        logits = model.train()(**given).logits
+        torch.manual_seed(9)
+        assert torch.allclose(logits, model.classifier(torch.nn.functional.dropout(vectors, 0.5)), atol=1e-5)
+    assert (logits - model.classifier(vectors)).abs().max() > 1e-2
+
+
 @pytest.mark.parametrize("architecture", [f"{name}-{how}" for name in ARCHITECTURES for how in ("mean", "max")])
 def test_features_of_a_frozen_encoder(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path))
@@ -251,6 +268,20 @@ def test_refused() -> None:
         with pytest.raises(RecipeError) as caught:
             load_recipe(None, {"model.pooling": "mean", "data.dataset_name": "x"}, task=task)
         assert mentions(str(caught.value), "model.pooling", task)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_the_last_layer_computes_what_is_read(pooling: str) -> None:
+    """A resolved recipe says so, and can be loaded again; stating the opposite is refused."""
+    recipe = load_recipe(None, {"model.pooling": pooling})
+    assert recipe.train.cls_only_last_layer is False and load_recipe(recipe) == recipe
+    assert load_recipe(None, {"model.pooling": pooling, "train.cls_only_last_layer": False}) == recipe
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(None, {"model.pooling": pooling, "train.cls_only_last_layer": True})
+    assert mentions(str(caught.value), "train.cls_only_last_layer", f"model.pooling {pooling}")
+    for other in ("auto", "cls"):
+        stated = load_recipe(None, {"model.pooling": other, "train.cls_only_last_layer": True})
+        assert stated.train.cls_only_last_layer is True and stated == load_recipe(None, {"model.pooling": other})
 
 
 def replace_decoder() -> Any:

@@ -132,9 +132,8 @@ class PeftMethod(AdapterMethod):
             from hftune.methods.applied import norm_names
 
             return {"target_modules": list(norm_names(model))}
-        known = ARCHITECTURES[
-            encoder_config(model.config).model_type
-        ]  # check has refused an unknown one without target_modules
+        # check has refused an unknown one without target_modules
+        known = ARCHITECTURES[encoder_config(model.config).model_type]
         if self.peft_type == "IA3":
             targets = [*known.ia3, *known.ia3_feedforward]
             return {"target_modules": targets, "feedforward_modules": [*known.ia3_feedforward]}
