@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -220,8 +221,13 @@ TRIALS: dict[str, Callable[[], dict[str, Any]]] = {"bf16": _bf16_trial}
 def main(arguments: list[str]) -> None:
     """Run one trial and print its answer; ``python -m hftune.machine bf16``."""
     if len(arguments) != 1 or arguments[0] not in TRIALS:
-        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see hftune doctor")
+        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see `hftune doctor`")
     sys.stdout.write(json.dumps(TRIALS[arguments[0]]()) + "\n")
+
+
+def find_compiler() -> str | None:
+    """The path of a C++ compiler, which torch.compile needs for a CPU."""
+    return next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
 
 
 if __name__ == "__main__":

@@ -482,3 +482,32 @@ def test_importing_is_instant_and_lists_everything() -> None:
     for name in ("train", "load", "prepare", "sweep", "compare", "predict", "evaluate", "load_recipe", "Recipe", "Run"):
         assert f"'{name}'" in names and getattr(hftune, name) is not None
     assert sorted(hftune._HOME) == sorted(set(hftune.__all__) - {"__version__"})
+
+
+def test_the_model_and_the_tokenizer_are_those_that_predict(first: hftune.Run) -> None:
+    texts = ["the food was great", "never again"]
+    with torch.inference_mode():
+        logits = first.model(**first.tokenizer(texts, return_tensors="pt", padding=True)).logits
+    assert not first.model.training and first.model is first.model
+    assert [first.model.config.id2label[int(row.argmax())] for row in logits] == [
+        answer.label for answer in first.predict(texts)
+    ]
+
+
+def test_a_file_is_no_model(here: Path) -> None:
+    (here / "mine.csv").write_text("text,label\na,b\n", encoding="utf-8")
+    with hftune_error("mine.csv", "is a file") as caught:
+        hftune.load("mine.csv")
+    assert "Hub" not in str(caught.value)
+
+
+def test_a_complete_run_with_other_settings_is_refused_before_it_is_called_complete(copied: Path) -> None:
+    seen: list[str] = []
+
+    class Noted(ProgressReporter):
+        def note(self, text: str) -> None:
+            seen.append(text)
+
+    with hftune_error("train.learning_rate"):
+        hftune.train(output_dir=copied, resume=True, learning_rate=0.5, progress=Noted())
+    assert seen == []

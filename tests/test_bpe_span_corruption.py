@@ -17,7 +17,8 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 from hftune import predict
 from hftune.errors import HftuneError
 from hftune.models.settings import MASK
-from hftune.models.tokenizers import plain_text_kwargs, train_tokenizer
+from hftune.models.tokenizer_stats import plain_text_kwargs
+from hftune.models.tokenizers import train_tokenizer
 from hftune.pipeline.train import train
 from hftune.progress import ProgressReporter
 from hftune.recipe import Recipe, load_recipe

@@ -22,6 +22,7 @@ from hftune.cli import commands as cli
 from hftune.cli import terminal
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import recipes_dir
+from hftune.models.tokenizers import train_tokenizer
 from hftune.pipeline.request import list_seeds as seeds_of
 from hftune.pipeline.request import resolve_recipe
 from hftune.recipe import Recipe
@@ -87,17 +88,21 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
         ["compare", first, second],
         ["report", first],
     ]
+    train_tokenizer("bpe", lambda: ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
+    light += [["tokenizer", "show", str(tmp_path / "tokens"), "food", "--corpus", "prose"]]
+    refused = [["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
     labeled = [["data", "peek", "reviews"], ["data", "check", "reviews"]]
     program = (
         "import sys\nfrom hftune.cli.commands import run\n"
-        f"for arguments in {[*light, *labeled]!r}:\n"
+        f"for arguments in {[*light, *refused, *labeled]!r}:\n"
         "  try: run(arguments)\n  except SystemExit as end: code = end.code\n"
         "  found = {'torch', 'transformers', 'peft', 'datasets', 'sklearn'} & sys.modules.keys()\n"
         "  print('imports', code, sorted(found))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
-    assert found == ["imports 0 []"] * len(light) + ["imports 0 ['datasets']"] * len(labeled), result.stderr
+    expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
+    assert found == expected, result.stderr
 
 
 def show_help(cache: Path, *words: str, **environment: str) -> tuple[str, list[str]]:

@@ -352,7 +352,7 @@ def test_false_selects_what_is_done(hftune: Hftune, yelp: Path, tmp_path: Path) 
     assert list(document["splits"]) == ["test"] and document["data"].endswith("valid.csv"), "no dataset was named"
     code, _, err = hftune(*files[:-2], "--do_train", "False", "--do_eval")
     assert (code, "--validation-file" in err, "choose one with --split" in err) == (2, True, False), err
-    again = err.rpartition("score all rows: hftune ")[2].split()
+    again = err.rpartition("score all rows: `hftune ")[2].split("`")[0].split()
     code, text, err = hftune(*again, "--json")
     assert code == 0, err
     assert hftune(*scored[:-1], "--do_eval", "False", "--do_predict", "False")[0] == 2

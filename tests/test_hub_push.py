@@ -14,9 +14,11 @@ from finished_run import LABELS, TEXTS, finished_run
 from hub_client import Client
 
 from hftune.errors import HftuneError, RunFailed
-from hftune.hub import contents
+from hftune.hub import contents, publish
 from hftune.hub.client import HubClient, RetryPolicy
 from hftune.hub.contents import published_files, refuse_secret
+from hftune.progress import ProgressReporter
+from hftune.recipe import HubSection
 from hftune.runs.directory import RunDir
 
 PUBLISHED = {"README.md", "config.json", "hftune.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -32,6 +34,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _http
 from hftune.hub.client import RetryPolicy
 from hftune.hub.publish import push
+from hftune.progress import ProgressReporter
+from hftune.recipe import HubSection
 from hftune.runs.directory import RunDir
 
 class Silent:
@@ -412,3 +416,15 @@ except Cancelled:
     seen, _ = script(client, home, source, client.hub.token)
     assert seen == {"cancelled": True}
     assert set(client.hub.files("tester/cancelled")) == {".gitattributes"}
+
+
+def test_the_name_is_checked_before_the_token(finished: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise HftuneError("there is no token", hint="log in")
+
+    monkeypatch.setattr(publish, "require_token", none)
+    for name, expected in (("a//b", "a//b"), ("jane/reviews", "there is no token")):
+        with pytest.raises(HftuneError, match=expected):
+            publish.push(finished, HubSection(hub_model_id=name), ProgressReporter())
+        with pytest.raises(HftuneError, match=expected):
+            publish.check_access(HubSection(hub_model_id=name), "run")

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from facts import hftune_error, mentions
@@ -15,12 +16,12 @@ from sample_study import SCRIPT, plant_run, plant_study
 from hftune.errors import HftuneError
 from hftune.recipe import load_recipe
 from hftune.studies import plots
-from hftune.studies.compare import compare_study, compare_systems
+from hftune.studies.compare import _other_items, compare_study, compare_systems
 from hftune.studies.folder import StudyDir
 from hftune.studies.plan import Plan
 from hftune.studies.plots import TradeOff
 from hftune.studies.report import write_results, write_study
-from hftune.studies.systems import collect
+from hftune.studies.systems import collect, differences
 from hftune.studies.tables import baseline_rows, csv_text, markdown_text, numeric_axes
 
 Hftune = Callable[..., tuple[int, str, str]]
@@ -355,3 +356,24 @@ def test_a_comparison_of_loose_runs_has_a_page_too(tmp_path: Path) -> None:
     systems = collect([tmp_path / "0.001", tmp_path / "0.01"])
     page = write_results(tmp_path / "out", compare_systems(systems), systems)
     assert "Comparison" in page.read_text() and "Make it again" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "values", "flagged"),
+    [
+        ("span", "task.corruption_rate", (0.15, 0.4), True),
+        ("span", "task.num_spans", (1, 3), True),
+        ("span", LR, (0.1, 0.2), False),
+        ("mlm", "task.mlm_probability", (0.15, 0.4), True),
+        ("clm", "task.stride", (8, 16), True),
+        ("clm", "task.max_new_tokens", (0, 8), False),
+    ],
+)
+def test_runs_that_score_other_tokens_are_flagged(
+    task: str, key: str, values: tuple[Any, Any], flagged: bool, tmp_path: Path
+) -> None:
+    for place, value in enumerate(values):
+        plant_run(tmp_path / str(place), load_recipe(None, {key: value}, task=task), 0.7)
+    systems = collect([tmp_path / "0", tmp_path / "1"])
+    notes = _other_items(systems, differences(systems))
+    assert [mentions(note, "not the same items", key) for note in notes] == [True] * flagged

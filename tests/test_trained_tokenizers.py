@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
-from hftune.models.tokenizer_stats import compression, longest_tokens, split_text
-from hftune.models.tokenizers import FORMATS, end_of_text, plain_text_kwargs, split_long_words, train_tokenizer
+from hftune.models.tokenizer_stats import compression, longest_tokens, plain_text_kwargs, saved_tokenizer, split_text
+from hftune.models.tokenizers import FORMATS, end_of_text, split_long_words, train_tokenizer
 from hftune.tasks.mlm import make_examples
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5
@@ -195,3 +195,30 @@ def test_a_word_of_a_million_characters_does_not_hold_learning_up(kind: str) -> 
     made = train_tokenizer(kind, lambda: [*texts, "a" * 1_000_000], 300, exact=False)
     assert made.tokenize("the bird")
     assert split_long_words("x " * 1000) == "x " * 1000 and max(map(len, split_long_words("y" * 5000).split())) == 1000
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_saved_tokenizer_is_read_alike_without_transformers(kind: str, tmp_path: Path) -> None:
+    vocab_size = {"bpe": 270, "wordpiece": 60, "unigram": 40}[kind]
+    texts = ["the food was great, and the café too", "Wo bist du? 😀 [MASK] <|endoftext|>", "never again 123"] * 20
+    train_tokenizer(kind, lambda: texts, vocab_size, special_tokens=["<note>"]).save_pretrained(tmp_path)
+    theirs, mine = AutoTokenizer.from_pretrained(tmp_path), saved_tokenizer(str(tmp_path))
+    assert mine is not None and len(mine) == len(theirs)
+    assert mine.all_special_tokens == theirs.all_special_tokens
+    assert compression(mine, texts) == compression(theirs, texts)
+    assert longest_tokens(mine) == longest_tokens(theirs)
+    sample = "café <note> [MASK] 漢"
+    assert split_text(mine, sample) == split_text(theirs, sample)
+
+
+def test_what_only_transformers_can_read_is_left_to_it(tmp_path: Path) -> None:
+    assert saved_tokenizer("user/name") is None and saved_tokenizer(str(tmp_path)) is None
+    train_tokenizer("bpe", lambda: ["some text"] * 9, 262, min_frequency=1).save_pretrained(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    stated = json.loads(config.read_text(encoding="utf-8"))
+    assert saved_tokenizer(str(tmp_path)) is not None
+    config.write_text(json.dumps({**stated, "auto_map": {"AutoTokenizer": "x.Y"}}), encoding="utf-8")
+    assert saved_tokenizer(str(tmp_path)) is None, "code that comes with it needs consent"
+    config.write_text(json.dumps(stated), encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert saved_tokenizer(str(tmp_path)) is None

@@ -1,7 +1,4 @@
-"""A trained model as an object: its metrics, predictions, report; predicting, scoring, publishing, exporting.
-
-``hftune.train`` returns a ``Run``, ``hftune.load`` opens one later, also for a model of the Hub or a plain folder.
-"""
+"""A trained model of ``hftune.train`` or ``hftune.load``: metrics, predictions, reports, scoring, publishing."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from hftune.tasks.task import EvaluationRequest, EvaluationResult, Prediction, P
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from hftune.hub.publish import PublishedModel
     from hftune.pipeline.onnx_export import Exported
@@ -101,6 +99,18 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """Scores, baselines, parameters and speed, as in metrics.json."""
         return self._run("metrics").read_metrics()
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The saved model, loaded on first use: a transformers model in evaluation mode, without what hftune adds."""
+        with shown(False):
+            return inference.load_saved(self.source, self._settings)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the model: ``run.model(**run.tokenizer(texts, return_tensors="pt"))``."""
+        with shown(False):
+            return inference.load_tokenizer(self.source, self._settings)
 
     @property
     def history(self) -> pd.DataFrame:

@@ -78,7 +78,7 @@ def _methods(named: str | None) -> list[str]:
 
 def _train_several(arguments: ParsedArguments, methods: list[str], jobs: int | None) -> None:
     """Train several methods as one study; the other flags apply to each of them."""
-    publish = "publish the run you choose: hftune push RUN REPO"
+    publish = "publish the run you choose: `hftune push RUN USER/NAME`"
     for flag, key, instead in (
         ("--merge", "method.merge", "leave it out: scores are the same"),
         ("--push-to-hub", "hub.push_to_hub", publish),

@@ -36,6 +36,8 @@ class Entry(NamedTuple):
     """Its heading in ``hftune --help``."""
 
 
+TYPED = "hftune.typed"
+"""Key of the command line in a click context."""
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 MAX_ERROR_LENGTH = 2000
 """Characters shown of an unexpected error: it may quote a whole text."""
@@ -108,6 +110,7 @@ class CommandTable(TyperGroup):
             end = len(args) if end == len(args) else args.index("--")
         if not any(arg in WITH_LAUNCHER_ARGUMENTS for arg in args[:2]):
             args = [*map(dashed, args[:end]), *args[end:]]
+        ctx.meta[TYPED] = args
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -138,7 +141,7 @@ class CommandTable(TyperGroup):
         except BrokenPipeError as error:
             raise typer.Exit(drop_output()) from error
         except (Exception, KeyboardInterrupt) as error:
-            raise typer.Exit(_handle_error(error, debug=ctx.params["debug"])) from error
+            raise typer.Exit(_handle_error(error, ctx.meta[TYPED], debug=ctx.params["debug"])) from error
 
 
 def dashed(argument: str) -> str:
@@ -234,7 +237,7 @@ def _use_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _handle_error(error: BaseException, *, debug: bool) -> int:
+def _handle_error(error: BaseException, typed: Sequence[str], *, debug: bool) -> int:
     """Show an error and return its exit code: 2 for a bad request, 1 for a failed run, 130 for Ctrl-C."""
     from hftune.cli import terminal
 
@@ -249,7 +252,9 @@ def _handle_error(error: BaseException, *, debug: bool) -> int:
         again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
         error = RunFailed(f"unexpected {type(error).__name__}: {str(error)[:MAX_ERROR_LENGTH]}", hint=again)
     if shows:
-        terminal.show_error(error)
+        from hftune.cli.hints import fitted
+
+        terminal.show_error(error, fitted(error.hint, typed))
     return error.exit_code
 
 
@@ -272,7 +277,7 @@ def refuse_several(command: str) -> None:
     if count > 1:
         raise HftuneError(
             f"{command} runs in one process, but a launcher has started {count}",
-            hint=f"leave the launcher out: hftune {command} …",
+            hint=f"leave the launcher out: `hftune {command} …`",
         )
 
 

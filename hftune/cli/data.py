@@ -187,7 +187,7 @@ def make_dataset(
         terminal.say(f"{size:>12,} bytes  {file}")
     # A bare folder name could be the name of an embedded dataset.
     path = folder if folder.is_absolute() else f"./{folder}"
-    terminal.say(f"Made {name} with seed {drawn}. Show it with: hftune data peek {shlex.quote(str(path))}")
+    terminal.say(f"Made {name} with seed {drawn}. Show it with: `hftune data peek {shlex.quote(str(path))}`")
 
 
 def _task_of(name: str, asked: str | None, recipe: str | None, stated: Mapping[str, Any]) -> str:

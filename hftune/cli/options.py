@@ -2,9 +2,6 @@
 
 Settings are read from the section classes, so that none is declared here again. ``--help`` shows those that have a
 group there; ``--help-all`` shows all of them and every field of TrainingArguments.
-
-@training_command(task="joint")
-def joint(arguments: ParsedArguments) -> None: …
 """
 
 from __future__ import annotations
@@ -41,7 +38,6 @@ USED = ("model.model_revision", *TRUST)
 """Settings of a command that loads a saved model, such as ``predict``."""
 SHORT = {"-m": "--model", "-d": "--data"}
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
-
 Given = Mapping[str, str | bool]
 """Settings by name as they were typed; a switch without a value is true."""
 
@@ -282,6 +278,27 @@ class SettingsCommand(TyperCommand):
         """Whether it has arguments besides options, so that an option takes one value only."""
         return not all(isinstance(parameter, TyperOption) for parameter in self.params)
 
+    def takes_setting(self, name: str) -> bool:
+        """Whether the setting of this name, with underscores, has an effect on this command."""
+        from hftune.pipeline.names import known_names
+
+        if name in NOT_SETTINGS:
+            return "train" in self.takes
+        return name in known_names(self.task) and any(self._takes(path) for path in self._paths(name))
+
+    def _takes(self, path: str) -> bool:
+        return path in self.takes or path.partition(".")[0] in self.takes
+
+    def _paths(self, name: str) -> list[str]:
+        """The settings that a name can mean: it can belong to different ones in different tasks."""
+        from hftune.pipeline.names import DATA_DIR, TASK_NAME
+        from hftune.recipe import Recipe
+
+        if name in (TASK_NAME, DATA_DIR):
+            return ["data"]
+        tasks = [None, *Recipe.section_kinds("task")] if self.task is None else [self.task]
+        return [Recipe.spellings(task).get(name, f"train.{name}") for task in tasks]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
@@ -336,7 +353,7 @@ class SettingsCommand(TyperCommand):
             return name[3:], False
         if name not in known:
             mine = [flag.lstrip("-") for option in self.params for flag in option.opts]
-            raise unknown(name, [*known, *mine], _flag(name))
+            raise unknown(name, [*filter(self.takes_setting, known), *mine], _flag(name))
         if value is not None:
             return name, value
         follows = left[0] if left and not _is_flag(left[0]) else None
@@ -365,19 +382,10 @@ class SettingsCommand(TyperCommand):
 
     def _refuse_without_effect(self, ctx: Any, given: Given) -> None:
         """Refuse settings, also those of --set, that have no effect on this command."""
-        from hftune.pipeline.names import DATA_DIR, TASK_NAME
-        from hftune.recipe import Recipe
-
-        tasks = [None, *Recipe.section_kinds("task")] if self.task is None else [self.task]
-        names = {TASK_NAME: ["data"], DATA_DIR: ["data"]}
-        # A name can belong to different settings in different tasks; the task is known later.
-        paths = {
-            _flag(name): names.get(name, [Recipe.spellings(task).get(name, f"train.{name}") for task in tasks])
-            for name in given
-        }
+        paths = {_flag(name): self._paths(name) for name in given}
         paths |= {f"--set {text}": [text.partition("=")[0].strip()] for text in ctx.params.get("sets") or ()}
         for typed, found in paths.items():
-            if not any(path in self.takes or path.partition(".")[0] in self.takes for path in found):
+            if not any(map(self._takes, found)):
                 raise HftuneError(
                     f"{typed} has no effect on {ctx.command_path}",
                     hint=f"leave it out; {ctx.command_path} takes settings of {', '.join(self.takes)}",

@@ -95,7 +95,7 @@ def copy_recipe(
         terminal.say(f"Copied to {target}. Its first lines show how it is used.")
         return
     command = "sweep" if study else f"{load_recipe(target).task.command} --recipe"
-    terminal.say(f"Copied to {target}. Run it with: hftune {command} {shlex.quote(str(target))}")
+    terminal.say(f"Copied to {target}. Run it with: `hftune {command} {shlex.quote(str(target))}`")
 
 
 @app.command("validate")

@@ -175,6 +175,10 @@ def _print_dry_run(estimate: Estimate) -> None:
     say("dry run: nothing was trained, nothing was written")
 
 
+WARNS = ("too few", "collapsed", "not the same items")
+"""Notes with these words are warnings."""
+
+
 def print_comparison(compared: Compared) -> None:
     """The table, the verdicts of the paired tests, and notes on them."""
     from hftune.studies.tables import baseline_rows, interval_text, memory_text, score_text
@@ -203,7 +207,7 @@ def print_comparison(compared: Compared) -> None:
     for pair in compared.pairs:
         say(pair.verdict)
     for line in compared.notes:
-        say(f"note: {line}", style="yellow" if "too few" in line or "collapsed" in line else "dim")
+        say(f"note: {line}", style="yellow" if any(word in line for word in WARNS) else "dim")
 
 
 def _print_differences(compared: Compared) -> None:

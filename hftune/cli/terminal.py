@@ -116,10 +116,10 @@ def show_json(value: Any) -> None:
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
-def show_error(error: HftuneError) -> None:
-    """The message of an error and its hint."""
+def show_error(error: HftuneError, hint: str | None = None) -> None:
+    """The message of an error and its hint, or the form of the hint that fits the command."""
     err().print(Text.assemble(("Error: ", "bold red"), visible(error.message)), soft_wrap=True)
-    err().print(Text.assemble(("  → ", "bold"), visible(error.hint)), soft_wrap=True)
+    err().print(Text.assemble(("  → ", "bold"), visible(error.hint if hint is None else hint)), soft_wrap=True)
 
 
 def show_traceback(error: BaseException) -> None:

@@ -50,8 +50,8 @@ def _task_of_recipe(values: Mapping[str, Any], given: Given) -> str:
     name = named or flag or _recipe_of_resumed(values)
     if name is None:
         raise HftuneError(
-            "hftune train runs a recipe, and none was named",
-            hint="name one (hftune recipes ls), or use the command of the task: hftune classify --data …",
+            "expected a recipe to run; none was named",
+            hint="name one (`hftune recipes ls`), or use the command of the task: `hftune classify --data NAME|PATH`",
         )
     return load_recipe(name).task.kind
 

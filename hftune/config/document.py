@@ -62,10 +62,10 @@ class RecipeError(HftuneError):
         """``name`` is what the user typed for the recipe; ``hint`` replaces the usual one."""
         lines = "\n".join(f"  {problem}" for problem in problems)
         settings = any(problem.path for problem in problems)
-        command = "schema` lists every setting with its meaning" if settings else "ls` lists what is shipped"
-        super().__init__(
-            f"{name}: {count(len(problems), 'problem')}\n{lines}", hint=hint or f"`hftune recipes {command}."
+        more = (
+            "`hftune recipes schema` lists every setting" if settings else "`hftune recipes ls` lists what is shipped"
         )
+        super().__init__(f"{name}: {count(len(problems), 'problem')}\n{lines}", hint=hint or more)
         self.problems = list(problems)
 
 

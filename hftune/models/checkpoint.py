@@ -298,6 +298,11 @@ def locate(name: str, purpose: Purpose = TRAINING) -> str:
     if seeds:
         many = f"{len(seeds)} runs" if len(seeds) > 1 else "one run"
         raise HftuneError(f"{name} is a group of seeds ({many}), not a run", hint=f"name a run in it: {seeds[0]}")
+    if folder.is_file():
+        raise HftuneError(
+            f"{name} is a file, not a {purpose.what}",
+            hint="name a run or a folder with a model; a file of data is what a model is trained or scored on",
+        )
     if folder.is_dir() and not (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file():
         raise HftuneError(
             f"the folder {name} has no model: there is no config.json in it",

@@ -55,7 +55,7 @@ def load_sequence_classifier(
     if config.model_type == MINGPT_TYPE:
         raise HftuneError(
             f"{section.model_name_or_path} is a minGPT, which generates text and has no classification head",
-            hint="use an encoder (BERT, RoBERTa …); a minGPT answers questions after `hftune finetune --from`",
+            hint="use an encoder (BERT, RoBERTa …); a minGPT answers questions after `hftune finetune --from RUN`",
         )
     pooling = choose_pooling(section, checkpoint, config)
     before, trained_with = tuple(config.id2label.values()), pooling_of(config)
@@ -207,6 +207,15 @@ class Classifier:
         )
 
 
+def load_saved_classifier(section: ModelSection) -> PreTrainedModel:
+    """The model alone, in evaluation mode: unlike that of ``Classifier.load`` it computes every token."""
+    checkpoint = open_checkpoint(section, INFERENCE)
+    tokenizer, model = checkpoint.tokenizer(), _load_model(checkpoint)
+    pad_with_eos(tokenizer, section.model_name_or_path)
+    _set_padding(model, tokenizer)
+    return model.to(default_device()).eval()
+
+
 def _load_model(checkpoint: Checkpoint) -> PreTrainedModel:
     if is_onnx(Path(checkpoint.location)):
         from hftune.models.onnx_model import OnnxModel
@@ -222,7 +231,7 @@ def _load_model(checkpoint: Checkpoint) -> PreTrainedModel:
     if missing:
         raise HftuneError(
             f"{checkpoint.name} is not a classifier: it has no weights for {sorted(missing)[0]}",
-            hint=f"train it first: hftune classify --model {checkpoint.name}",
+            hint=f"train it first: `hftune classify --model {checkpoint.name} --data NAME|PATH`",
         )
     return model
 

@@ -15,14 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import Checkpoint, open_checkpoint
+from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint
 from hftune.models.classifier import load_sequence_classifier
 from hftune.models.joint import FAMILIES, IGNORED, as_masked_lm, row_statistics, with_mlm_head
-from hftune.models.load import LoadedModel, check_vocabulary, evaluation_mode, longest_first, modules_of, open_model
+from hftune.models.load import (
+    LoadedModel,
+    check_vocabulary,
+    default_device,
+    evaluation_mode,
+    longest_first,
+    modules_of,
+    open_model,
+)
 from hftune.models.settings import ModelSection, encoder_config
 
 logger = logging.getLogger(__name__)
@@ -112,6 +120,14 @@ def reload_masked_lm(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizer
             hint="the folder was changed: use the model folder of the run again",
         )
     return model, checkpoint.tokenizer()
+
+
+def load_saved_masked_lm(section: ModelSection) -> PreTrainedModel:
+    """A saved masked language model as transformers loads it, in evaluation mode."""
+    checkpoint = open_checkpoint(section, INFERENCE)
+    refuse_adapter(checkpoint)
+    model, _ = checkpoint.weights(AutoModelForMaskedLM, checkpoint.config())
+    return model.to(default_device()).eval()
 
 
 def fill_statistics(

@@ -19,7 +19,7 @@ from hftune.models.causal import NextTokenBatches, load_saved_lm, save_causal_lm
 from hftune.models.decoding import Decoding, Generated, context_of, decode
 from hftune.models.load import evaluation_mode
 from hftune.models.settings import MASK, ModelSection
-from hftune.models.tokenizers import plain_text_kwargs
+from hftune.models.tokenizer_stats import plain_text_kwargs
 
 TASK = "answer"
 
@@ -100,7 +100,7 @@ class QuestionAnswerer:
         if metadata.get("task") != TASK:
             raise HftuneError(
                 f"{name} was not trained to answer questions",
-                hint=f"train it first: hftune finetune --from {name} --data births",
+                hint=f"train it first: `hftune finetune --from {name} --data births`",
             )
         return cls(model, tokenizer, int(metadata["longest_answer"]))
 

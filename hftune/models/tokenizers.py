@@ -427,20 +427,10 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     if tokenizer.eos_token_id is None:
         raise HftuneError(
             f"the tokenizer of {name} has no end-of-text token to separate documents",
-            hint="train one with `hftune tokenizer train --kind bpe`, and name it with --tokenizer FOLDER",
+            hint="train one with `hftune tokenizer train --kind bpe --corpus TEXT --output FOLDER`, and name it with "
+            "--tokenizer FOLDER",
         )
     return int(tokenizer.eos_token_id)
-
-
-def unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the unknown token; None for GPT-2, whose unknown token is its end of text."""
-    unknown = tokenizer.unk_token_id
-    return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
-
-
-def plain_text_kwargs(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
-    """Arguments for tokenizing training text, where ``[MASK]`` is ordinary characters and not the mask token."""
-    return {"split_special_tokens": True} if tokenizer.is_fast else {}
 
 
 def pad_with_eos(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

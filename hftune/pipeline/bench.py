@@ -21,12 +21,11 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from hftune.files import write_json
-from hftune.machine import cpu_trial
+from hftune.machine import cpu_trial, find_compiler
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.portability import cpu_model, cpu_seconds
 from hftune.runs.environment import versions
 from hftune.runs.figures import BLUE, MUTED, new_figure, save, style
-from hftune.training.arguments import find_compiler
 from hftune.training.fit import matmul_peak
 from hftune.training.launch import threads_for
 from hftune.training.memory import forget_peak, peak_memory

@@ -250,7 +250,7 @@ def train_seeds(
     if recipe.hub.pushes:
         raise HftuneError(
             f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
-            hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
+            hint="train the group first, then push the run you choose: `hftune push GROUP/seed-N USER/NAME`",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     with opened_group(group, recipe, resume, overwrite=overwrite, rows=rows, progress=progress) as recipe:
@@ -340,9 +340,9 @@ def _join(recipe: Recipe, progress: ProgressReporter | None) -> ProgressReporter
 
 def _already_complete(run: RunDir, recipe: Recipe, rows: InMemoryData | None, progress: ProgressReporter) -> RunResult:
     """Return a run that is complete; its pages and its publication, which come last, may be missing."""
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     progress.note(f"{run.path} is complete already")
     report_verdict(run.read_metrics(), progress)
-    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     if rows is not None:
         rows.store(run.data, begun=True)
     if is_main_process():

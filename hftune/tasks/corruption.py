@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hftune.errors import HftuneError
-from hftune.models.tokenizers import plain_text_kwargs
+from hftune.models.tokenizer_stats import plain_text_kwargs
 from hftune.tasks.settings import SpanTask
 from hftune.tasks.tokens import IDS, Encoded
 

@@ -117,6 +117,11 @@ class QuestionAnswering(LanguageModel[QuestionSplits]):
         """The first questions of validation."""
         return [{"text": question} for question in data.validation.questions[:PROBE_ROWS]]
 
+    @classmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The causal language model that answers."""
+        return QuestionAnswerer.load(model, settings).model
+
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
     ) -> dict[str, Any]:

@@ -54,7 +54,7 @@ GENERATED = 500
 class SpanCorruption(LanguageModel[Corpus]):
     """Pretrain a causal language model on documents with masked spans."""
 
-    usage: ClassVar[str] = "fine-tune it for question answering: hftune finetune --from {}"
+    usage: ClassVar[str] = "fine-tune it for question answering: `hftune finetune --from {model} --data NAME|PATH`"
     marks: ClassVar[bool] = True
     trains_all: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = tuple(SCORES["span"])

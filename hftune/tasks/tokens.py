@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hftune.cache import CacheEntry, NewEntry, cache_folder, cache_key, cached, locked, new_entry, read_entry
 from hftune.errors import HftuneError
-from hftune.models.tokenizers import plain_text_kwargs, unknown_token
+from hftune.models.tokenizer_stats import plain_text_kwargs, unknown_token
 
 if TYPE_CHECKING:
     from hftune.data.chunks import Chunk

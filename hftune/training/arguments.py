@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers.utils import is_torch_tf32_available
 
 from hftune.child_process import ISA_VARIABLE
 from hftune.errors import HftuneError, did_you_mean
+from hftune.machine import find_compiler
 from hftune.training.launch import on_cpu
 from hftune.training.settings import DECAY_RATIO, DEFAULT_OPTIM, MUON, STABLE_DECAY, TrainSection
 
@@ -242,11 +242,6 @@ def precision_for(precision: str | None, *, cpu: bool, launcher: str = "no") -> 
     if lacking:
         raise HftuneError(f"{source} requests {precision}, but {lacking}", hint=hint)
     return precision
-
-
-def find_compiler() -> str | None:
-    """The path of a C++ compiler, which torch.compile needs for a CPU."""
-    return next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
 
 
 # ---- the launch ----
