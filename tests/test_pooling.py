@@ -296,7 +296,7 @@ PIPELINE = """
 import json, sys
 from transformers import pipeline
 try:
-    pipeline("text-classification", model=sys.argv[1], device="cpu")
+    pipeline("text-classification", model=sys.argv[1], device="cpu", trust_remote_code=False)
 except ValueError as error:
     assert "trust_remote_code" in str(error), error
 else:

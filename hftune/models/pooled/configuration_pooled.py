@@ -26,7 +26,7 @@ class PooledEncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     model_type = "pooled_encoder"
     sub_configs = {"encoder_config": AutoConfig}  # noqa: RUF012 - the name and form transformers reads
 
-    encoder_config: PreTrainedConfig | dict[str, Any] | None = None
+    encoder_config: Any = None  # a dict until __post_init__
     pooling: str = "mean"
     classifier_dropout: float = 0.1
     pad_token_id: int | None = None

@@ -66,7 +66,8 @@ class PooledForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
 
     def get_input_embeddings(self) -> nn.Module:
         """The word embeddings of the encoder."""
-        return self.base_model.get_input_embeddings()
+        embeddings: nn.Module = self.base_model.get_input_embeddings()
+        return embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace them."""
