@@ -43,8 +43,8 @@ from hftune.training.inputs import TrainingInputs
 from hftune.training.settings import TrainSection
 
 NAMES = ("bad", "fine", "good")
-EVERY = 4
-"""Updates between two checkpoints."""
+EVERY = 2
+"""Steps between two checkpoints."""
 STEPS = 3 * EVERY
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXTS = [" ".join(f"w{number}" for number in range(start, start + 4 + start % 5)) for start in range(6, 40, 7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -168,7 +169,7 @@ def test_the_dtype_of_a_run_is_taken_where_none_is_given(copied: Path) -> None:
     assert refuse_other_recipe(run, unset) == stated
     run.write_recipe(stated.model_copy(update={"train": stated.train.model_copy(update={"bf16": True})}))
     assert refuse_other_recipe(run, unset).train.precision == "bf16"
-    with pytest.raises(hftune.HftuneError, match=r"train\.bf16: True → False"):
+    with hftune_error("train.bf16", "True → False"):
         refuse_other_recipe(run, stated)
 
 
@@ -239,11 +240,11 @@ def test_a_refused_request_leaves_the_old_run_in_its_place(copied: Path) -> None
 def test_what_overwrite_does_not_move(copied: Path, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(hftune.HftuneError, match="is in use"):
+    with hftune_error("mine"):
         hftune.train(data=FRAME, output_dir="mine", overwrite=True, **SILENT)
-    with RunDir.open(copied).locked(), pytest.raises(hftune.HftuneError, match="being used by"):
+    with RunDir.open(copied).locked(), hftune_error(f"process {os.getpid()}"):
         hftune.train(data=FRAME, output_dir="a", overwrite=True, **SILENT)
-    with pytest.raises(hftune.HftuneError, match="exclude each other"):
+    with hftune_error("resume", "overwrite"):
         hftune.train(data=FRAME, output_dir="a", overwrite=True, resume=True, **SILENT)
     assert sorted(path.name for path in here.iterdir()) == ["a", "mine"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from facts import mentions
 from tiny import rows
 
 from hftune.config.shipped import find_study, shipped_recipes
+from hftune.files import recipes_dir
 from hftune.recipe import load_recipe
 from hftune.studies.plan import grid, recipe_for
 from hftune.studies.request import read_plan
@@ -120,3 +122,12 @@ def test_two_encoders_on_boolq(hub: Path, hftune: Hftune, monkeypatch: pytest.Mo
         ("bert-base-cased", "google-bert/bert-base-cased", 4 * BATCHES),
         ("roberta-base", "FacebookAI/roberta-base", 10 * BATCHES),
     ]
+
+
+@pytest.mark.parametrize("path", sorted((recipes_dir() / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_states_its_command_and_cost(path: Path) -> None:
+    header = list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
+    assert header[0].startswith(("# hftune sweep ", "# hftune boolq "))
+    for word in ("Expected", "Cost"):
+        (line,) = (line for line in header if line.startswith(f"# {word}:"))
+        assert len(line) > 20, path

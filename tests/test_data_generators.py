@@ -149,7 +149,7 @@ def test_boolq_rows_have_the_fields_of_boolq_and_its_share_of_yes() -> None:
     assert len(set(passages)) == len(passages)
 
 
-def test_a_question_without_its_passage_tells_nothing() -> None:
+def test_a_question_without_its_passage_has_no_answer() -> None:
     def pairs(split: str, *fields: str) -> list[tuple[str, str]]:
         return [(str(row["answer"]), " ".join(str(row[field]) for field in fields)) for row in boolq(split)]
 

@@ -197,7 +197,7 @@ def test_a_check_fails_on_numbers_that_break_its_claim(name: str, path: str, val
     experiment, numbers = EXPERIMENTS[name], quick(name).numbers
     found = experiment.check(changed(numbers, path, value))
     assert [one for one in found if statement in one], found
-    # Where the check had nothing to say of the true numbers, the broken one alone made it speak.
+    # Where the check accepts the true numbers, only the broken one made it fail.
     assert name == "complexity" or experiment.check(numbers) == []
 
 

@@ -63,7 +63,7 @@ def test_files_of_the_course(tmp_path: Path) -> None:
     assert mentions(data.notes, "1 of the 1", "train")
     assert load_question_split(section, None)[0] == "validation", "test has no answers to score"
     assert load_question_split(section, "test")[1].answers is None
-    with pytest.raises(HftuneError, match="no all split"):
+    with hftune_error("all"):
         load_question_split(section, "all")
 
 
@@ -188,7 +188,7 @@ def test_risk_and_coverage() -> None:
     assert curve[-1] == {"coverage": 1.0, "accuracy": 0.5, "confidence": 0.1}
     assert curve[50] == {"coverage": 0.51, "accuracy": pytest.approx(2 / 3), "confidence": 0.7}, "51 % of 4 take three"
     assert area_under_risk(sure, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
-    # Equally sure answers can't be told apart, whatever order they come in.
+    # Equally probable answers have no order, whatever order they come in.
     alike = np.full(4, 0.5)
     assert area_under_risk(alike, right) == area_under_risk(alike, right[::-1]) == pytest.approx(0.5)
     assert risk_coverage(alike, right)[0]["accuracy"] == 0.5

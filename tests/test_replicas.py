@@ -124,7 +124,7 @@ def test_trained_saved_reloaded_and_predicted_with(client: Client, home: Path, n
 
 
 def test_no_conversion_is_requested(client: Client, home: Path) -> None:
-    """Whatever the environment says: transformers would open a pull request in the repository."""
+    """Whatever is in the environment: transformers would open a pull request in the repository."""
     client.hub.add_model("someone/only-bin", REPLICAS[TINYBERT].files())
     asked = len(client.hub.requests)
     done = classify(client, "someone/only-bin", "--dry-run", DISABLE_SAFETENSORS_CONVERSION="0")
@@ -203,7 +203,7 @@ def test_weights_in_other_formats_on_the_hub(client: Client, home: Path) -> None
         assert done.returncode == 2 and "found flax_model.msgpack (Flax), rust_model.ot (Rust)" in done.stderr, (
             done.stderr
         )
-        assert "can't be reached" not in done.stderr
+        assert "Hub" not in done.stderr
     assert list((home / "runs").glob("*")) == []
 
 

@@ -13,7 +13,6 @@ import pytest
 from facts import hftune_error, mentions
 from sample_study import SCRIPT, plant_run, plant_study
 
-from hftune.errors import HftuneError
 from hftune.recipe import load_recipe
 from hftune.studies import plots
 from hftune.studies.compare import _other_items, compare_study, compare_systems
@@ -178,7 +177,7 @@ def test_what_can_not_be_compared_is_refused(study: StudyDir, tmp_path: Path) ->
     with hftune_error("same recipe", "same seed"):
         collect([tmp_path / "one", tmp_path / "twin"])
     plant_run(tmp_path / "open", load_recipe(None, {LR: 3.0}), 0.7, verified=False)
-    with pytest.raises(HftuneError, match="not complete"):
+    with hftune_error(str(tmp_path / "open")):
         collect([tmp_path / "one", tmp_path / "open"])
     with hftune_error("expected a run directory"):
         collect([tmp_path / "nowhere"])
@@ -210,7 +209,9 @@ def test_the_files_are_a_function_of_the_folder(study: StudyDir) -> None:
         *("comparison.json", "comparison.csv", "comparison.md"),
     }
     assert json.loads((study.path / "comparison.json").read_text()) == json.loads(json.dumps(compared.as_dict()))
-    figures = {"scores.png", "by-train-learning-rate.png", "curves.png"}
+    figures = {
+        f"{name}.png" for name in ("scores", "by-train-learning-rate", "curves", "training-loss", "validation-loss")
+    }
     assert {path.name for path in (study.path / "plots").iterdir()} == figures  # all cost the same: no trade-off
     before = {path: path.read_bytes() for path in study.path.rglob("*") if path.is_file()}
     (study.path / "plots" / "old.png").touch()
@@ -334,7 +335,7 @@ def test_report_makes_the_page_of_a_study(tested: StudyDir, tmp_path: Path, hftu
     assert elsewhere.read_text() == (tested.path / "report.html").read_text()
 
 
-def test_studies_are_listed_shown_and_checked_beside_recipes(tmp_path: Path, hftune: Hftune) -> None:
+def test_studies_are_listed_shown_and_checked_like_recipes(tmp_path: Path, hftune: Hftune) -> None:
     assert "studies/reviews-lr" in hftune("recipes", "ls")[1]
     assert "train.learning_rate: [3e-4, 1e-3]" in hftune("recipes", "show", "studies/reviews-lr")[1]
     code, out, _ = hftune("recipes", "cp", "studies/reviews-lr", str(tmp_path))
@@ -345,7 +346,7 @@ def test_studies_are_listed_shown_and_checked_beside_recipes(tmp_path: Path, hft
     code, out, _ = hftune("recipes", "validate", str(copied))
     assert code == 2 and "learning_rate" in out
     code, _, err = hftune("sweep", "reviews-rl")
-    assert code == 2 and "Did you mean reviews-lr?" in err
+    assert code == 2 and "reviews-lr" in err
     assert hftune("sweep")[0] == 2
     assert hftune("sweep", "reviews-lr", "--slurm", "partition=gpu")[0] == 2
 

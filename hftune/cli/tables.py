@@ -162,7 +162,7 @@ def _print_group(group: GroupResult) -> None:
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")
     say(f"group   {group.path}")
-    say(f"reports {group.path}/seed-*/report.html")
+    say(f"report  {group.path / 'report.html'}")
 
 
 def _print_dry_run(estimate: Estimate) -> None:

@@ -19,13 +19,15 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hftune.errors import HftuneError
@@ -163,6 +165,33 @@ def set_up_logging(debug: bool, *, quiet: bool = False) -> None:
 # ---- the progress of a run: a bar, stages, notes; on standard error, and in a log without bars ----
 
 
+class _Facts(TextColumn):
+    """Numbers next to a bar, cut off where the terminal ends."""
+
+    def render(self, task: Task) -> Text:
+        """One line: a column that may wrap is the one that gives way, but its text never wraps."""
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+def progress_columns() -> tuple[ProgressColumn, ...]:
+    """What is next to a bar; on a narrow terminal the bar and the facts give way, not the counts and times."""
+
+    def fixed() -> Column:
+        return Column(no_wrap=True)
+
+    return (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(table_column=fixed()),
+        TimeElapsedColumn(table_column=fixed()),
+        TextColumn("left"),
+        TimeRemainingColumn(table_column=fixed()),
+        _Facts("{task.fields[facts]}", markup=False, table_column=Column()),
+    )
+
+
 class RunProgress(ProgressReporter):
     """Draws the progress of a run with rich."""
 
@@ -170,18 +199,7 @@ class RunProgress(ProgressReporter):
         """Nothing is drawn before the first ``begin``."""
         # rich needs ipywidgets to draw a bar in a notebook; in a log each bar would leave an empty line.
         draws = importlib.util.find_spec("ipywidgets") is not None if err().is_jupyter else err().is_interactive
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[facts]}", markup=False),
-            console=err(),
-            transient=True,
-            disable=not draws,
-        )
+        self._bar = Progress(*progress_columns(), console=err(), transient=True, disable=not draws)
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:

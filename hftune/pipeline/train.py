@@ -27,6 +27,7 @@ from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import seed_path, write_group
 from hftune.runs.report import verdict, write_report
 from hftune.runs.schema import VERSION
+from hftune.studies.report import write_group_page
 from hftune.tasks import task_class
 from hftune.tasks.task import DataSummary, Evaluation, Task
 from hftune.training.arguments import make_arguments
@@ -259,7 +260,15 @@ def train_seeds(
             progress.note(f"seed {seed} ({number} of {len(seeds)})")
             one, path = recipe.changed("train", seed=seed), seed_path(group, seed)
             results.append(train(one, path, resume=resume, score=score, progress=progress, command=command))
-        return GroupResult(group, write_group(group) if is_main_process() else {}, results)
+        return GroupResult(group, _write_group(group) if is_main_process() else {}, results)
+
+
+def _write_group(group: Path) -> dict[str, Any]:
+    """Write the summary of a group and its page; without any score there is nothing to show."""
+    summary = write_group(group)
+    if summary["splits"]:
+        write_group_page(group)
+    return summary
 
 
 def rescore(run: RunDir, splits: Sequence[str], progress: ProgressReporter | None = None) -> RunResult:

@@ -68,6 +68,8 @@ class ComparedSystem:
     """Baseline → split → score by the same metric; the mean over seeds that trained on different rows."""
     memory: float | None = None
     """Peak memory of its runs in GB; None if it was not measured."""
+    formula: str | None = None
+    """The number of trainable parameters as a formula, if the method has one."""
     selected: bool = False
     """Whether the study selected it on validation."""
 
@@ -175,7 +177,8 @@ def compare_systems(
         )
     score = known[metric]
     recorded = systems[0].runs[0].read_metrics()
-    if "labels" in recorded and metric not in recorded["splits"]["validation"]:  # a recorded score fits the labels
+    if "labels" in recorded and not any(metric in one for one in recorded["splits"].values()):
+        # a recorded score fits the labels
         from hftune.evaluation.metrics import refuse_unsuitable  # imports scikit-learn
 
         refuse_unsuitable([metric], recorded["labels"])
@@ -195,9 +198,11 @@ def compare_systems(
     }
     _refuse_different_items(systems, scores, split)
     sign = -1 if score.higher_is_better else 1
+    # Runs with do_eval false have no validation scores.
+    ranking = "validation" if all(is_scored(system, "validation") for system in systems) else split
     rows = sorted(
         (_row(system, scores, metric, score, system.name == selected) for system in systems),
-        key=lambda row: sign * row.scores["validation"].mean,
+        key=lambda row: sign * row.scores[ranking].mean,
     )
     on_split = {name: values for (name, of), values in scores.items() if of == split}
     differing = differences(systems)
@@ -257,6 +262,7 @@ def _row(
         collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
         baselines=_means([_baselines(entry, metric) for entry in metrics]),
         memory=max((one for entry in metrics if (one := entry["speed"].get("peak_memory_gb"))), default=None),
+        formula=metrics[0]["parameters"].get("formula"),
         selected=selected,
     )
 

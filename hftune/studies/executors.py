@@ -304,9 +304,11 @@ class ClusterJob:
 
     def __call__(self, job: Job) -> dict[str, Any]:
         """Run a job of the study."""
+        from hftune.pipeline.verify import verification_server
         from hftune.studies.worker import run_job
 
-        return run_job(job)
+        with verification_server():
+            return run_job(job)
 
     def checkpoint(self, job: Job) -> Any:
         """The same job again: submitit calls this on the signal before Slurm's time limit, and requeues the result.
