@@ -409,7 +409,7 @@ def test_code_in_the_folder_is_not_run(run: Path, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("what", ["run", "lora"])
+@pytest.mark.parametrize("what", ["run", pytest.param("lora", marks=pytest.mark.slow)])
 def test_onnx(what: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path = request.getfixturevalue(what)
     made = export(
