@@ -380,7 +380,7 @@ def load(
         trust_base_code: Run the Python code of an adapter's base: REPO@COMMIT.
 
     Returns:
-        The same object that ``hftune.train`` returns. A model without a run directory predicts, evaluates and exports.
+        The same object that ``hftune.train`` returns. Without a run directory it can predict, evaluate and export.
 
     Examples:
         >>> again = hftune.load("runs/first")
@@ -409,7 +409,7 @@ def evaluate(
         model: A run, or what ``load`` takes.
         data: A path, a Hub id or rows; the run's own data by default.
         split: train, validation or test; all for data without splits.
-        **arguments: As of ``Run.evaluate``.
+        **arguments: Other arguments of ``Run.evaluate``.
 
     Examples:
         >>> hftune.evaluate("runs/first", split="test", progress=False).scores == {
@@ -435,7 +435,7 @@ def predict(
         texts: What to label, one string each.
         pairs: The second text of each, for a model that was trained on pairs.
         batch_size: Examples in one forward pass.
-        settings: Revision, and what may be trusted; nothing is by default.
+        settings: Revision of the model and consent to its code; none by default.
 
     Returns:
         One prediction per text, in the order given.

@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def best(self) -> Run:
-        """The run with the best validation score of the best setting on validation: test plays no part."""
+        """The run with the best validation score of the setting that is best on validation; test is not used."""
         rows = self.compared.rows
         row = next((row for row in rows if row.selected), rows[0])
         scores = row.by_seed["validation"]

@@ -103,14 +103,14 @@ def _train_several(arguments: ParsedArguments, methods: list[str], jobs: int | N
             "--overwrite is for one run, and several methods are a study",
             hint="name another --output; the same command continues a study that was stopped",
         )
-    inherit: dict[str, Any] = {
+    shared: dict[str, Any] = {
         key: value for key, value in arguments.settings.items() if key not in (METHOD, "train.seed")
     }
     run_study(
         study=STUDY,
         recipe=arguments.recipe,
         grid=[f"{METHOD}={','.join(methods)}"],
-        settings=inherit,
+        settings=shared,
         sets=arguments.sets,
         seeds=arguments.seeds if seed is None else str(seed),
         jobs=jobs,

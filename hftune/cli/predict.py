@@ -69,8 +69,8 @@ OBJECTS = 'write one object per line, such as {"text": "…"} or {"text": "…",
 COLUMNS = "a row has text (and text_pair for pairs), or the columns that the model was trained on"
 SHOWN_TEXT = 600
 """Characters of a text that are shown on a terminal; pipes and files get the whole text."""
-WRITTEN = "answer"
-"""The task whose models generate their answers; models of other tasks choose among labels."""
+ANSWER = "answer"
+"""The task whose models generate text; models of other tasks choose among labels."""
 
 
 @settings_command(takes=(*USED, *TABLE_SETTINGS), help_task="classify")
@@ -167,7 +167,7 @@ def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> d
         row["text_pair"] = answer.text_pair
     row["label"] = answer.label if answer.confidence >= min_confidence else None
     written = {"confidence": answer.confidence, "ended": answer.ended, **answer.seen}
-    row |= written if kind == WRITTEN else {"probabilities": answer.probabilities}
+    row |= written if kind == ANSWER else {"probabilities": answer.probabilities}
     return row if min_confidence == 0.0 else {**row, "abstained": row["label"] is None}
 
 
@@ -214,7 +214,7 @@ def _rows(
     from hftune.data.text_files import ending_of, open_binary
 
     ending = ending_of(file)
-    if kind == WRITTEN and ending == ".tsv":
+    if kind == ANSWER and ending == ".tsv":
         yield from _questions(file)
         return
     if ending in TABLES:

@@ -21,7 +21,7 @@ from hftune.cli import terminal
 from hftune.cli.options import Json, command_group
 from hftune.config.document import RecipeError
 from hftune.config.section import schema, setting_rows
-from hftune.config.shipped import STUDIES, find_other, find_recipe, find_study, shipped_recipes, shipped_studies
+from hftune.config.shipped import STUDIES, find_launch_file, find_recipe, find_study, shipped_recipes, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import write_text
 from hftune.recipe import Recipe, load_recipe, recipe_yaml
@@ -79,7 +79,7 @@ def copy_recipe(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Copy a recipe to edit it, or a file for Slurm or accelerate (slurm/train.sbatch, accelerate/fsdp.yaml)."""
-    other = find_other(name)
+    other = find_launch_file(name)
     study = None if other else _study_path(name)
     source = other or study or find_recipe(name)
     target = destination or Path()

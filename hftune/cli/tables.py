@@ -51,7 +51,7 @@ SHOWN = (
 """The scores that are shown, in this order."""
 
 MOST_COLUMNS = 4
-"""Settings of which every difference is shown; of more settings only the different values are."""
+"""Up to this many settings, a table shows each difference per setting; otherwise the distinct values are listed."""
 LARGE = 1e5
 """Larger scores, such as word perplexities, are shown with three digits."""
 
@@ -115,7 +115,7 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
         for split, scores in splits.items():
             if was_left_out(scores):
                 continue
-            cells = [_figure(scores[name]) if name in scores else "" for name in columns]
+            cells = [_number(scores[name]) if name in scores else "" for name in columns]
             made.add_row(system, split, *cells, style="bold" if system == "model" else "dim")
     return made
 
@@ -133,7 +133,7 @@ def print_knowledge(metrics: Mapping[str, Any]) -> None:
         out().print(made)
 
 
-def _figure(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < LARGE else f"{value:.3g}"
 
 
@@ -150,14 +150,14 @@ def _print_group(group: GroupResult) -> None:
         for name in SHOWN:
             if name in scores:
                 spread = scores[name]
-                std = "" if spread["std"] is None else f"± {_figure(spread['std'])}"
-                made.add_row(split, name.replace("_", "-"), _figure(spread["mean"]), std, str(len(group.runs)))
+                std = "" if spread["std"] is None else f"± {_number(spread['std'])}"
+                made.add_row(split, name.replace("_", "-"), _number(spread["mean"]), std, str(len(group.runs)))
     for system, splits in summary["baselines"].items():
         for split, scores in splits.items():
             first = next((name for name in SHOWN if name in scores), None)
             if first is not None:
                 shown = f"{first.replace('_', '-')} of {baseline_name(system)}"
-                made.add_row(split, shown, _figure(scores[first]), "", "", style="dim")
+                made.add_row(split, shown, _number(scores[first]), "", "", style="dim")
     out().print(made)
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")

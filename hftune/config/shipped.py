@@ -12,9 +12,9 @@ from hftune.files import recipes_dir
 
 STUDIES = "studies"
 YAML = (".yaml", ".yml")
-OTHERS = ("accelerate", "slurm")
+LAUNCHERS = ("accelerate", "slurm")
 """Folders below recipes/ with files for the launchers of those names."""
-NOT_RECIPES = frozenset({STUDIES, *OTHERS})
+NOT_RECIPES = frozenset({STUDIES, *LAUNCHERS})
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def find_study(study: str) -> Path:
     raise RecipeError(study, [problem])
 
 
-def find_other(name: str) -> Path | None:
-    """A shipped file that is not a recipe, such as slurm/train.sbatch; None if there is none of that name."""
+def find_launch_file(name: str) -> Path | None:
+    """A shipped file for a launcher, such as slurm/train.sbatch; None if there is none of that name."""
     root = recipes_dir()
-    others = {path.relative_to(root).as_posix(): path for folder in OTHERS for path in (root / folder).glob("*")}
-    return others.get(name)
+    files = {path.relative_to(root).as_posix(): path for folder in LAUNCHERS for path in (root / folder).glob("*")}
+    return files.get(name)
 
 
 def find_recipe(recipe: str | Path) -> Path:

@@ -28,7 +28,7 @@ from hftune.errors import HftuneError, count, quote
 DOCUMENT_END = b"\xff"
 """Hashed after each document; no UTF-8 text contains this byte."""
 DRAWN_DOCUMENTS = 500
-"""Training documents that are the validation split when nothing is held out."""
+"""Number of training documents that serve as validation when nothing is held out."""
 DOCUMENTS_HINT = "see what one document is with --set data.documents=lines|paragraphs|file"
 
 
@@ -80,7 +80,7 @@ class TextSplit:
                 parts = []
 
     def all_texts(self) -> list[str]:
-        """Whole documents, in memory; none at all are refused."""
+        """Whole documents, in memory; raises an error if there are none."""
         texts = [text for text, _ in self.documents()]
         if not texts:
             raise _no_text(self.where)

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MIN_BYTES = 1_000_000
-"""Size of the files from which the cache is faster than parsing them. The key has a hash of all their bytes: a file can
-be changed and keep its size and time."""
+"""Total size of the files above which the cache is faster than parsing. The key has a hash of all their bytes: a file
+can be changed and keep its size and time."""
 NOT_ABOUT_ROWS = {"kind", "max_seq_length", "truncation"}
 """Settings of tokenization, which do not change the rows."""
 
@@ -80,7 +80,7 @@ def load_split(
 
     Args:
         section: Where the rows come from.
-        split: train, validation or test; all for a dataset of one part; by default test, or all.
+        split: train, validation or test; all for a dataset with a single split; by default test, or all.
         labels: The model's label names, in its order.
         trained: The data that the model was trained on. Its columns are used where they exist and the section names
             no other.

@@ -40,7 +40,7 @@ LABEL_TEXT = ["label", "text"]
 COLA = ["source", "label", "mark", "sentence"]
 """Columns of the files that have no header."""
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
-"""What separates the columns of a csv file, the usual one first."""
+"""Delimiters of csv files that are recognized, the usual one first."""
 SEP_LINE = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 """A first line with which spreadsheets state the delimiter."""
 SAMPLE = 1 << 16
@@ -126,7 +126,7 @@ def _xlsx(path: Path, reading: Reading, problems: Problems) -> Table:
 
 
 def _sniffed(text: str, reading: Reading) -> str:
-    """The delimiter that finds the most known names in the first record, or one width of all records."""
+    """The delimiter with the most known column names in the first record; of equal ones, one that splits all alike."""
 
     def fit(delimiter: str) -> tuple[int, bool]:
         reader = csv.reader(io.StringIO(text[:SAMPLE], newline=""), delimiter=delimiter)
@@ -155,7 +155,7 @@ def _delimited(
     *,
     unit: str = "line",
 ) -> Table:
-    """Records of a file → table; those without the width of the first are problems."""
+    """Records of a file → table; those with another number of cells than the first are problems."""
     first = next(records, None)
     if first is None:
         raise HftuneError(f"{quote(path.name)} has no rows", hint="give a file with rows")

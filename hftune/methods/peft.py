@@ -1,4 +1,4 @@
-"""Any tuner of the installed peft, by its ``peft_type``, with the fields of its own configuration class."""
+"""Other tuners of the installed peft, by ``peft_type``, with the fields of its configuration class."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NORMS = "LN_TUNING"
 
 
 class PeftMethod(AdapterMethod):
-    """Any tuner of the installed peft, and the head (set `method.peft_type` and the fields of its PeftConfig)."""
+    """Another tuner of the installed peft, and the head (set `method.peft_type` and the fields of its PeftConfig)."""
 
     model_config = ConfigDict(extra="allow")
 
