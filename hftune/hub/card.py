@@ -115,6 +115,7 @@ def render_card(
         per_label=label_table(splits.get(main_split, {}).get("per_class", {})),
         base=_base(recipe),
         method=inline(recipe.method.kind),
+        pooling=inline("{kind} ({source})".format(**metrics["pooling"])) if metrics.get("pooling") else "",
         parameters=parameters(metrics.get("parameters", {})),
         seed=metrics.get("seed", recipe.train.seed),
         selection=_selection(selection),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from hftune.models.load import (
     modules_of,
     open_model,
 )
-from hftune.models.settings import ModelSection
+from hftune.models.settings import ModelSection, encoder_config
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +43,10 @@ Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 def check_family(config: PreTrainedConfig, name: str) -> None:
     """Refuse an architecture that has no masked language model here."""
-    if config.model_type not in FAMILIES:
+    kind = encoder_config(config).model_type
+    if kind not in FAMILIES:
         raise HftuneError(
-            f"{name} is a {config.model_type} model; masked language models can be trained with {', '.join(FAMILIES)}",
+            f"{name} is a {kind} model; masked language models can be trained with {', '.join(FAMILIES)}",
             hint="use a BERT or RoBERTa model (TinyBERT and MiniLM are BERT), such as --model scratch:bert-tiny",
         )
 
@@ -64,12 +66,12 @@ def load_joint(
     joint = with_mlm_head(loaded.model, head)
     fresh = () if head is not None else (joint.head_name,)
     logger.info("the masked language model's head is %s", "new" if fresh else "that of the checkpoint")
-    return LoadedModel(joint, (*loaded.fresh_modules, *fresh))
+    return replace(loaded, model=joint, fresh_modules=(*loaded.fresh_modules, *fresh))
 
 
 def _head(checkpoint: Checkpoint, classifier: PreTrainedModel) -> dict[str, Tensor] | None:
     """The weights of the checkpoint's masked language model head; None if it has none."""
-    model, missing = _from_checkpoint(checkpoint, classifier.config, quiet=True)
+    model, missing = _from_checkpoint(checkpoint, encoder_config(classifier.config), quiet=True)
     if any(name.startswith(f"{model.head_name}.") for name in missing):
         return None
     # The decoder is tied to this model's own embeddings, which are the same as the classifier's.
@@ -80,6 +82,7 @@ def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) ->
     """A masked language model in fp32, to be trained; its head is the checkpoint's if that has one."""
     checkpoint, config = open_model(section, tokenizer)
     check_family(config, section.model_name_or_path)
+    config = encoder_config(config)
     if checkpoint is None:
         config.dtype = torch.float32
         return LoadedModel(FAMILIES[config.model_type].only_masked(config))

@@ -186,6 +186,9 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
 
     progress.stage("loading model")
     loaded = task.build_model(data, tokenizer)
+    for note in loaded.notes:
+        progress.note(note)
+    facts = replace(facts, notes=(*facts.notes, *loaded.notes))
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
     feature_seconds = 0.0
     if ahead and applied.precomputed is not None:
@@ -205,6 +208,7 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
             "data": dict(facts.fingerprints),
             "tokens": inputs.tokens,
             "parameters": applied.parameters.as_dict(),
+            **loaded.facts,
         },
     )
     # auto_find_batch_size may have lowered the evaluation batch size too: the task scores with what fits.
@@ -221,7 +225,12 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
         applied=applied,
         trainer=trainer,
         feature_seconds=round(feature_seconds, 3),
-        known={"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()},
+        known={
+            "parameters": applied.parameters.as_dict(),
+            "seed": recipe.train.seed,
+            "data": facts.as_dict(),
+            **loaded.facts,
+        },
     )
 
 
