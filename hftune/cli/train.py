@@ -223,13 +223,14 @@ def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
 
 
 @training_command(task=_task_of_distillation, help_task=GENERAL)
-def distill(typed: Typed) -> None:
+def distill(arguments: ParsedArguments) -> None:
     """Distill a smaller encoder from a teacher on plain text.
 
     The student's vectors of words and texts learn to match the teacher's, and it learns to fill in masked words.
     `hftune classify --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
-    run_training(typed, recipe=typed.recipe, default=DISTILL if typed.data is None else None, suits_all=True)
+    default = DISTILL if arguments.data is None else None
+    run_training(arguments, recipe=arguments.recipe, default=default, suits_all=True)
 
 
 # ---- shared ----
