@@ -19,6 +19,8 @@ MARKERS := not slow $(if $(BROWSER),,and not browser)
 # as UTF-8 on every system; that hftune itself never relies on a default is checked by tests/test_portability.py. Compiled
 # modules are kept: tests start many processes.
 WORKERS ?= 2
+# A file of tests runs in one worker: what its tests share is made once. conftest.py has the order.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := env OMP_NUM_THREADS=1 PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE=
 # Variables that make this CPU compute as another does; each also changes the order of sums, and so the last digits.
 CPUS := ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
@@ -30,11 +32,12 @@ demo: $(VENV)/.installed
 	$(BIN)/hftune classify --recipe classify/reviews
 
 test: $(VENV)/.tested
-	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+	$(PYTEST) $(BIN)/python -m pytest $(SPREAD) -m "$(MARKERS)"
 
-# Soaks and long matrices: everything that make test leaves out for its time.
+# Soaks and long matrices: everything that make test leaves out for its time. Of damaged files it tries new ones.
 test-slow: $(VENV)/.tested
 	$(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) -m "slow$(if $(BROWSER),, and not browser)" --timeout 3600
+	HFTUNE_SOAK=4 $(PYTEST) $(BIN)/python -m pytest -n $(WORKERS) tests/test_mutated_*.py --timeout 3600
 
 # Every replica of a real Hub repository under every method; make test runs a part of them.
 test-replicas: $(VENV)/.tested
@@ -43,7 +46,7 @@ test-replicas: $(VENV)/.tested
 # The tests of values, once for each of CPUS: scores and tolerances must not depend on the machine that set them.
 test-numeric: $(VENV)/.tested
 	set -e; for cpu in $(CPUS); do echo "$$cpu"; \
-	  $(PYTEST) "$$cpu" $(BIN)/python -m pytest -n $(WORKERS) -m "numeric and ($(MARKERS))"; done
+	  $(PYTEST) "$$cpu" $(BIN)/python -m pytest $(SPREAD) -m "numeric and ($(MARKERS))"; done
 
 # The suite with other versions than those of constraints.txt: the newest of every dependency, and the oldest that
 # pyproject.toml allows (what these need in turn is the newest). Each has an environment of its own, brought up to date
@@ -51,7 +54,7 @@ test-numeric: $(VENV)/.tested
 test-latest test-oldest: test-%: .venv-%/constraints.txt
 	test -x .venv-$*/$(SCRIPTS)/python || $(PYTHON) -m venv .venv-$*
 	.venv-$*/$(SCRIPTS)/python $(INSTALL) --upgrade --upgrade-strategy eager -c $< -e '.[test]'
-	$(PYTEST) .venv-$*/$(SCRIPTS)/python -m pytest -n $(WORKERS) -m "$(MARKERS)"
+	$(PYTEST) .venv-$*/$(SCRIPTS)/python -m pytest $(SPREAD) -m "$(MARKERS)"
 
 .venv-latest/constraints.txt: constraints.txt
 	mkdir -p $(@D)

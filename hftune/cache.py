@@ -2,7 +2,7 @@
 
 An entry is a folder ``<cache>/<kind>/<key>/`` with ``entry.json`` and the entry's files: arrays and Arrow tables, which
 are memory-mapped when they are read. Entries are written atomically, by one process at a time, and are computed again
-if a file was changed or cut off.
+if a file was changed or truncated.
 
 The cache is in ~/.cache/hftune (``HFTUNE_CACHE`` sets another folder) and takes at most 20 GB (``HFTUNE_CACHE_GB`` sets
 another limit): the least recently used entries are deleted first. All of it can be deleted at any time.
@@ -138,7 +138,7 @@ def cached(
             try:
                 return load(entry)
             except NOT_AS_WRITTEN as error:  # the files are intact but not what ``load`` expects
-                logger.warning("%s is damaged (%s) and is made again", entry.path, error)
+                logger.warning("%s is damaged (%s) and is computed again", entry.path, error)
         made = make()
         try:
             with new_entry(kind, key) as new:
@@ -164,13 +164,13 @@ def read_entry(kind: str, key: str) -> CacheEntry | None:
             # Hashed on every read. The files are memory-mapped later, where damage would be silent: a file that lost
             # its end on a full disk reads as zeros, and training on zeros looks like training.
             if (path / name).stat().st_size != about["bytes"] or sha256(path / name) != about["sha256"]:
-                raise ValueError(f"{name} was changed or cut off")
+                raise ValueError(f"{name} was changed or truncated")
         # Marks the time of use for delete_oldest: the system's access time is switched off on many machines (noatime).
         with suppress(OSError):  # a read-only cache can be used all the same
             os.utime(path / INDEX)
         return CacheEntry(path, stored["info"], stored["files"])
     except NOT_AS_WRITTEN as error:
-        logger.warning("%s is damaged (%s) and is made again", path, error)
+        logger.warning("%s is damaged (%s) and is computed again", path, error)
         return None
 
 

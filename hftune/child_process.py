@@ -1,4 +1,4 @@
-"""Start modules of hftune in child processes, and explain how a child process died.
+"""Start modules of hftune in child processes, and explain which signal ended a child process.
 
 A process that is killed by a signal leaves no message: this module names the signal, its likely cause and what to try.
 """
@@ -105,7 +105,7 @@ def _raised_in(error: BaseException, package: str) -> bool:
     return any(str(frame.f_globals.get("__name__")).startswith(package) for frame, _ in frames)
 
 
-def fresh_process(module: str) -> tuple[list[str], dict[str, str]]:
+def module_command(module: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment that run one of our modules in a new process."""
     # -P leaves the current folder out of sys.path, where a json.py would be imported instead of Python's. PYTHONPATH
     # has the folder of this package, so that the same hftune runs there, installed or not.

@@ -99,4 +99,5 @@ def nearby_path(path: Path, known: Iterable[Path], *, similar_only: bool = False
     if similar:
         meant = dict.fromkeys(str(one) for name in similar for one in found if one.name == name)
         return f"did you mean {' or '.join(quote(one, LONGEST_PATH) for one in meant)}?"
-    return f"name one of these: {listing(map(str, found), LONGEST_PATH)}" if found and not similar_only else ""
+    others = f"nothing has a similar name; there are {listing(map(str, found), LONGEST_PATH)}"
+    return others if found and not similar_only else ""

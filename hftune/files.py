@@ -116,7 +116,7 @@ def _listed(folder: Path) -> list[Path]:
         ) from error
 
 
-def leads_out(path: Path, folder: Path) -> bool:
+def is_outside(path: Path, folder: Path) -> bool:
     """Whether a path, with every link in it followed, is outside a folder; links in a circle count as outside."""
     try:
         return not path.resolve().is_relative_to(folder.resolve())

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from hftune.cache import cache_key, locked, new_entry, read_entry
-from hftune.child_process import ISA_VARIABLE, Death, death, fresh_process
+from hftune.child_process import ISA_VARIABLE, Death, death, module_command
 from hftune.errors import HftuneError
 from hftune.portability import cpu_model
 
@@ -138,7 +139,7 @@ def try_now(name: str) -> Trial:
 
 
 def _run(name: str, variables: Mapping[str, str]) -> Trial:
-    command, environment = fresh_process("hftune.machine")
+    command, environment = module_command("hftune.machine")
     try:
         done = subprocess.run(
             [*command, name],
@@ -220,8 +221,13 @@ TRIALS: dict[str, Callable[[], dict[str, Any]]] = {"bf16": _bf16_trial}
 def main(arguments: list[str]) -> None:
     """Run one trial and print its answer; ``python -m hftune.machine bf16``."""
     if len(arguments) != 1 or arguments[0] not in TRIALS:
-        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see hftune doctor")
+        raise HftuneError(f"expected one of {', '.join(TRIALS)}, got {arguments}", hint="see `hftune doctor`")
     sys.stdout.write(json.dumps(TRIALS[arguments[0]]()) + "\n")
+
+
+def find_compiler() -> str | None:
+    """The path of a C++ compiler, which torch.compile needs for a CPU."""
+    return next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
 MUON_SCRATCH_LEARNING_RATE = 4e-3
 """For models from scratch with Muon. Pretrained ones use the method's default: Muon's steps are as large as AdamW's."""
+ALL_TOKENS = ("mean", "max")
+"""Poolings that read every token, so that the last layer has to compute all of them."""
 TYPED = "from a flag or override"
 BY_METHOD = "by_method"
 """The key of a recipe file with settings per method; those of the method that is used apply."""
@@ -189,6 +191,7 @@ class Recipe(BaseRecipe):
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
         if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
+<<<<<<< HEAD
         if isinstance(self.task, DistillTask) and isinstance(self.data, JointData):
             if self.data.line_by_line is not None or self.data.block_size is not None:
                 raise ValueError(
@@ -197,13 +200,23 @@ class Recipe(BaseRecipe):
                 )
             if self.data.unlabeled is None and self.data.max_unlabeled_samples is not None:
                 raise ValueError("data.max_unlabeled_samples does nothing without data.unlabeled")
+=======
+        if model.pooling != "auto" and not isinstance(self.task, ClassifyTask):
+            raise ValueError(f"model.pooling is for classifiers; task.kind is {self.task.kind}")
+        first_token_only = self.train.cls_only_last_layer and "cls_only_last_layer" in self.train.model_fields_set
+        if model.pooling in ALL_TOKENS and first_token_only:
+            raise ValueError(
+                f"train.cls_only_last_layer computes the first token only; model.pooling {model.pooling} reads all "
+                "of them. Leave one of the two out, or set cls_only_last_layer to false"
+            )
+>>>>>>> main
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self
 
     @model_validator(mode="after")
     def _fill_what_depends_on_other_sections(self) -> Recipe:
-        """Learning rate, epochs and metric depend on task, method and model; a resolved recipe states them."""
+        """Some settings of train depend on task, method and model; a resolved recipe states them."""
         scratch, method = self.model.from_scratch, self.method
         filled: dict[str, Any] = {}
         if self.train.learning_rate is None:
@@ -214,6 +227,8 @@ class Recipe(BaseRecipe):
             filled["num_train_epochs"] = SCRATCH_EPOCHS if scratch else PRETRAINED_EPOCHS
         if self.train.metric_for_best_model is None:
             filled["metric_for_best_model"] = self.task.default_metric
+        if self.model.pooling in ALL_TOKENS and self.train.cls_only_last_layer:
+            filled["cls_only_last_layer"] = False
         # The model is frozen for its users; here it is still being made.
         if filled:
             object.__setattr__(self, "train", self.train.model_copy(update=filled))

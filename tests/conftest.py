@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,20 @@ from systems import needs_posix, skip_where_missing
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
+LONGEST = (
+    "test_launch",
+    "test_launch_sharded",
+    "test_methods",
+    "test_study_runs",
+    "test_resume_matrix",
+    "test_replicas",
+)
+"""Files that take longest: they run first, so that no worker is left alone with one of them at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip_where_missing(items)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish() -> None:
@@ -89,9 +102,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def verification_process() -> Iterator[None]:
     """One process whose forks verify saved models, as in a study: importing takes longer than loading a tiny model."""
-    from hftune.pipeline.verify import verification_server
+    import forks
 
-    with verification_server():
+    with forks.verification_server() if forks.FORKS else nullcontext():
         yield
 
 

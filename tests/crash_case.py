@@ -47,7 +47,7 @@ TRAINING: dict[str, Any] = {
     "train.logging_steps": 2,
     "train.save_total_limit": 99,
 }
-"""43 rows: 6 updates an epoch, the last of 3 rows; 12 in all."""
+"""43 rows: 6 steps per epoch, the last of 3 rows; 12 in all."""
 TASKS: dict[str, dict[str, Any]] = {
     "classify": {"data.dataset_name": "labeled", "data.max_seq_length": 16, **BERT},
     "joint": {"data.dataset_name": "labeled", "data.max_seq_length": 16, "data.unlabeled": "lines.txt", **BERT},
@@ -83,7 +83,7 @@ METHODS |= {kind: {"method.kind": kind} for kind in TABLE if kind not in METHODS
 EVERY_TASK = ("full", "muon")
 MORE = {"classify": tuple(name for name in METHODS if name not in EVERY_TASK), "clm": ("lora", "ia3", "bitfit")}
 MORE["distill"] = ("head", "prefix", "prompt", "ptuning", "lora", "bitfit")
-"""Methods beside these; a task refuses those that are not named here."""
+"""Further methods; a task refuses those that are not named here."""
 RESTORED = "restored"
 """Where a session that comes to the end leaves the best weights."""
 PAIRS = [(task, method) for task in TASKS for method in (*EVERY_TASK, *MORE.get(task, ()))]
@@ -126,13 +126,13 @@ def recipe(home: Path, task: str, method: str = "full", **changes: Any) -> Recip
 def train_session(
     wanted: Recipe, folder: Path, *, stop: int | None = None, resume: bool = False, lost: str = ""
 ) -> None:
-    """Train from the beginning or from the last checkpoint, to the end or until a signal in one update.
+    """Train from the beginning or from the last checkpoint, to the end or until a signal in one step.
 
     Args:
         wanted: The recipe.
         folder: Of the run.
-        stop: The update in which the signal comes, to the last process where there are several.
-        resume: Whether to go on.
+        stop: The step in which the signal comes, to the last process where there are several.
+        resume: Whether to resume.
         lost: What the resumed run forgets: rng or optimizer. For negative controls.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,6 +160,7 @@ def in_rank(rank: int, world: int, port: int, work: Callable[..., None], *args: 
 
     reported = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in reported.items()}, MASTER_ADDR="127.0.0.1")
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open already: see forks.start_ranks
     torch.set_num_threads(1)
     work(*args, **kwargs)
     if dist.is_initialized():

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from systems import needs_posix
+
+from hftune.pipeline import verify
+from hftune.pipeline.verify import Server
 
 # Forking after torch was imported is safe on Linux only; elsewhere each process imports everything itself.
 FORKS = sys.platform == "linux"
 CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 PATIENCE = 240
+_STORES: WeakKeyDictionary[BaseProcess, Any] = WeakKeyDictionary()
+"""What keeps a store open: its processes."""
 
 
 @cache
@@ -51,13 +58,51 @@ def _run(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str,
     function(*args, **kwargs)
 
 
+@contextmanager
+def verification_server(before: Callable[[], None] | None = None) -> Iterator[Server]:
+    """What verifies saved models, as in a study: a process that has imported everything and computed nothing.
+
+    Args:
+        before: Called in it first.
+    """
+    asked, requests = CONTEXT.Pipe(duplex=False)
+    answers, given = CONTEXT.Pipe(duplex=False)
+    process = start(_serve_verifications, asked, given, before)
+    asked.close()
+    given.close()
+    assert process.pid is not None
+    # Closed by the server alone: a file and a connection would close the same descriptor twice.
+    streams = (os.fdopen(os.dup(requests.fileno()), "w"), os.fdopen(os.dup(answers.fileno())))
+    requests.close()
+    answers.close()
+    server = Server(process.pid, *streams)
+    verify._SERVERS.append(server)
+    try:
+        yield server
+    finally:
+        verify._SERVERS.remove(server)
+        server.end()
+        process.join(PATIENCE)
+
+
+def _serve_verifications(asked: Connection, given: Connection, before: Callable[[], None] | None) -> None:
+    if before is not None:
+        before()
+    verify.serve(os.fdopen(os.dup(asked.fileno())), os.fdopen(os.dup(given.fileno()), "w"))
+
+
 def start_ranks(world: int, function: Callable[..., None], *args: Any, **kwargs: Any) -> list[BaseProcess]:
-    """Run a function in processes that train together; it is told its rank, their number and a port first."""
+    """Run a function in processes that train together; its first arguments are its rank, their number and a port.
+
+    This process holds the store at which they meet, as torchrun does: a port that is only free now may be taken later.
+    """
     needs_posix("several processes that train together are not tested on Windows")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return [start(function, rank, world, port, *args, **kwargs) for rank in range(world)]
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = [start(function, rank, world, store.port, *args, **kwargs) for rank in range(world)]
+    _STORES.update(dict.fromkeys(processes, store))
+    return processes
 
 
 def joined(processes: list[BaseProcess]) -> list[int | None]:

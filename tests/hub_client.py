@@ -54,7 +54,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Nothing is left to be said: at its end Python would take torch apart piece by piece.
+        # Nothing is left to do: at its end Python would take torch apart, which takes long.
         self._process.kill()
         self._process.communicate()
 

@@ -40,7 +40,7 @@ def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def launch_jobs(
     folder: Path, words: tuple[str, ...], script: str, jobs: list[dict[str, Any]]
 ) -> tuple[subprocess.CompletedProcess[str], list[int]]:
-    """Several commands in the processes of one launch; what it said, and their exit codes."""
+    """Several commands in the processes of one launch; its output, and their exit codes."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
     done = launch(folder, *words, str(HERE / script), str(folder))
     codes = folder / "codes.json"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))  # a launch of one process sets none
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     jobs, codes = json.loads((folder / "jobs.json").read_text()), []
     os.chdir(folder)
-    with verification_server() if RANK == 0 and len(jobs) > 1 else contextlib.nullcontext():
+    with verification_server() if RANK == 0 else contextlib.nullcontext():
         for number, job in enumerate(jobs):
             interfere(job)
             # Each job is the first to fail in a place of its own.
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
 
 def interfere(job: dict[str, Any]) -> None:
-    """Let process 1 get a signal, or fail, in the middle of an update."""
+    """Let process 1 get a signal, or fail, in the middle of a step."""
     from training_case import SignalAt
     from transformers import TrainerCallback
 

@@ -145,7 +145,7 @@ class LoopbackHub:
         self._backend.plan.add(Fault(re.compile(pattern), method, times, stall=seconds))
 
     def cut(self, pattern: str, *, after: int = 0, times: int = 1, method: str | None = None) -> None:
-        """Break the connection after so many bytes of the request's body; of the answer's, if it has none."""
+        """Break the connection after this many bytes of the request's body; of the answer's, if it has none."""
         self._backend.plan.add(Fault(re.compile(pattern), method, times, cut_after=after))
 
     def lose_answer(self, pattern: str, *, times: int = 1, method: str | None = None) -> None:
@@ -198,7 +198,7 @@ class LoopbackHub:
         return found
 
     def environment(self, home: Path, *, token: str | None = None) -> dict[str, str]:
-        """The environment of a process whose Hub is this one, caches under `home`, and nobody logged in.
+        """The environment of a process whose Hub is this one, caches under `home`, and no user logged in.
 
         Args:
             home: a directory of the test's own; HF_HOME is made in it.

@@ -125,7 +125,7 @@ def metrics() -> dict[str, Any]:
 
 
 def calibration() -> dict[str, Any]:
-    """An over-confident model, and the same with its temperature mended."""
+    """An over-confident model, and the same with its temperature fixed."""
     bins, scaled = [], []
     for place in range(4, 15):
         low, high = place / 15, (place + 1) / 15

@@ -119,22 +119,6 @@ class Log(ProgressReporter):
     warn = note
 
 
-class Prover:
-    """The verification server of ``pipeline.verify``, as a fork of this one, which has not computed anything yet."""
-
-    def __init__(self) -> None:
-        asked, answered = os.pipe(), os.pipe()
-        if os.fork() == 0:
-            os.close(asked[1])
-            os.close(answered[0])
-            sys.stdin, sys.stdout = os.fdopen(asked[0]), os.fdopen(answered[1], "w")
-            verify._serve()
-            os._exit(0)
-        os.close(asked[0])
-        os.close(answered[1])
-        self.stdin, self.stdout = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
-
-
 def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
     """One session, in a process of its own: the whole pipeline, killed from inside if ``kill`` demands it."""
     seen = 0
@@ -147,7 +131,7 @@ def live(wanted: Recipe, folder: Path, log: Path, kill: Kill = NEVER) -> None:
             if seen == kill.file:
                 os.kill(os.getpid(), 9)
 
-    verify._SERVERS.append(Prover())  # type: ignore[arg-type]
+    verify._SERVERS.append(verify._fork_server())
     sys.addaudithook(watch)
     train(wanted, folder, resume=True, progress=Log(log, kill))
     Log(log).note(f"files {seen}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -168,7 +169,7 @@ def test_the_dtype_of_a_run_is_taken_where_none_is_given(copied: Path) -> None:
     assert refuse_other_recipe(run, unset) == stated
     run.write_recipe(stated.model_copy(update={"train": stated.train.model_copy(update={"bf16": True})}))
     assert refuse_other_recipe(run, unset).train.precision == "bf16"
-    with pytest.raises(hftune.HftuneError, match=r"train\.bf16: True → False"):
+    with hftune_error("train.bf16", "True → False"):
         refuse_other_recipe(run, stated)
 
 
@@ -239,11 +240,11 @@ def test_a_refused_request_leaves_the_old_run_in_its_place(copied: Path) -> None
 def test_what_overwrite_does_not_move(copied: Path, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(hftune.HftuneError, match="is in use"):
+    with hftune_error("mine"):
         hftune.train(data=FRAME, output_dir="mine", overwrite=True, **SILENT)
-    with RunDir.open(copied).locked(), pytest.raises(hftune.HftuneError, match="being used by"):
+    with RunDir.open(copied).locked(), hftune_error(f"process {os.getpid()}"):
         hftune.train(data=FRAME, output_dir="a", overwrite=True, **SILENT)
-    with pytest.raises(hftune.HftuneError, match="exclude each other"):
+    with hftune_error("resume", "overwrite"):
         hftune.train(data=FRAME, output_dir="a", overwrite=True, resume=True, **SILENT)
     assert sorted(path.name for path in here.iterdir()) == ["a", "mine"]
 
@@ -482,3 +483,32 @@ def test_importing_is_instant_and_lists_everything() -> None:
     for name in ("train", "load", "prepare", "sweep", "compare", "predict", "evaluate", "load_recipe", "Recipe", "Run"):
         assert f"'{name}'" in names and getattr(hftune, name) is not None
     assert sorted(hftune._HOME) == sorted(set(hftune.__all__) - {"__version__"})
+
+
+def test_the_model_and_the_tokenizer_are_those_that_predict(first: hftune.Run) -> None:
+    texts = ["the food was great", "never again"]
+    with torch.inference_mode():
+        logits = first.model(**first.tokenizer(texts, return_tensors="pt", padding=True)).logits
+    assert not first.model.training and first.model is first.model
+    assert [first.model.config.id2label[int(row.argmax())] for row in logits] == [
+        answer.label for answer in first.predict(texts)
+    ]
+
+
+def test_a_file_is_no_model(here: Path) -> None:
+    (here / "mine.csv").write_text("text,label\na,b\n", encoding="utf-8")
+    with hftune_error("mine.csv", "is a file") as caught:
+        hftune.load("mine.csv")
+    assert "Hub" not in str(caught.value)
+
+
+def test_a_complete_run_with_other_settings_is_refused_before_it_is_called_complete(copied: Path) -> None:
+    seen: list[str] = []
+
+    class Noted(ProgressReporter):
+        def note(self, text: str) -> None:
+            seen.append(text)
+
+    with hftune_error("train.learning_rate"):
+        hftune.train(output_dir=copied, resume=True, learning_rate=0.5, progress=Noted())
+    assert seen == []

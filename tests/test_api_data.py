@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_questions_from_rows(here: Path) -> None:
     run = hftune.train(data=data, task="answer", max_steps=2, output_dir="a", progress=False)
     assert run.metrics["data"]["rows"] == {"train": 11, "validation": 1, "test": 3}
     assert list(run.predictions("test")["text"]) == [row["question"] for row in QUESTIONS[:3]]
-    assert load_questions(run.recipe.data).train.known[0] == "London"
+    assert load_questions(run.recipe.data).train.required_answers[0] == "London"
     assert run.evaluate(QUESTIONS[:4], progress=False).scores.keys() >= {"exact_match"}
     for wrong in (
         [{"question": "Who?"}],
@@ -165,7 +166,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NaN label": ({"data": changed(3, "label", None)}, "no label in column 'label' (row 4)"),
     "NaN number": ({"data": FRAME.assign(label=[0.0, np.nan] * 20)}, "no label in column 'label' (row 2"),
     "differing keys": ({"data": [*ROWS, {"text": "x"}]}, "data[40] has the keys 'text'"),
-    "an object": ({"data": object()}, "builtins.object, which holds no rows"),
+    "an object": ({"data": object()}, "builtins.object, which has no rows"),
     "bytes": ({"data": b"text"}, "builtins.bytes"),
     "strings": ({"data": ["a", "b"]}, "expected a dict, got str 'a'"),
     "tuples": ({"data": [("a", "b")]}, "expected a dict, got tuple"),
@@ -305,7 +306,7 @@ def test_a_run_that_was_killed_at_its_start_is_no_hindrance(here: Path) -> None:
     assert everything(here) == []  # removed, as it was ours
     (here / "b" / "data").mkdir(parents=True)
     (here / "b" / "data" / "train.parquet").write_bytes(b"mine")
-    with pytest.raises(hftune.HftuneError, match="in use"):
+    with hftune_error("b"):
         hftune.train(data=FRAME, output_dir="b", **SILENT)
     assert (here / "b" / "data" / "train.parquet").read_bytes() == b"mine"
 
@@ -314,7 +315,7 @@ def test_the_rows_of_a_run_that_another_process_begins_stay(here: Path) -> None:
     (here / "a").mkdir()
     with RunDir(here / "a").locked():
         from_python(ROWS[:6]).write(here / "a" / "data")
-        with pytest.raises(hftune.HftuneError, match="being used by"):
+        with hftune_error(f"process {os.getpid()}"):
             hftune.train(data=FRAME, output_dir="a", **SILENT)
     assert read_stored(here / "a" / "data").fingerprint() == from_python(ROWS[:6]).fingerprint()
 
@@ -323,7 +324,7 @@ def test_rows_have_the_name_of_the_flag_too_and_a_method_can_be_a_section(tmp_pa
     made = resolve(None, None, None, {"dataset_name": FRAME, "method": {"kind": "lora", "r": 4}, "lora_alpha": 8})
     assert made.rows is not None and made.rows.tables["train"].num_rows == len(FRAME)
     assert (made.recipe.method.kind, made.recipe.method.r, made.recipe.method.lora_alpha) == ("lora", 4, 8)
-    with pytest.raises(hftune.HftuneError, match="both data and dataset_name"):
+    with hftune_error("data", "dataset_name"):
         resolve(None, FRAME, None, {"dataset_name": FRAME})
 
 

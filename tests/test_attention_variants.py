@@ -242,7 +242,7 @@ def test_linformer_sees_own_block_and_summaries_of_complete_blocks() -> None:
 def test_slope_is_the_exponent() -> None:
     assert slope([128, 256, 512], [1.0, 4.0, 16.0]) == pytest.approx(2.0)
     assert slope([100, 200], [3.0, 6.0]) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="two different lengths"):
+    with pytest.raises(ValueError):
         slope([128], [1.0])
 
 

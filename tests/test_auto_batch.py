@@ -1,4 +1,4 @@
-"""train.auto_find_batch_size: what fits is found before training, updates keep their rows, resume keeps what was
+"""train.auto_find_batch_size: what fits is found before training, steps keep their examples, resume keeps what was
 found."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Heard(ProgressReporter):
 
 
 def tighten(patch: Any, rows: int, evaluated: int = 99) -> None:
-    """A machine with room for so many rows of a pass, at one byte a row; the passes are really made."""
+    """A machine with memory for this many examples of a micro-batch, at one byte each; micro-batches are really run."""
     train, evaluate, noted = MemoryProbe.train, MemoryProbe.evaluate, [0]
 
     def training(self: MemoryProbe, size: int, beside: int = 0) -> None:
@@ -128,7 +128,7 @@ def test_memory_of_a_cpu_is_never_tried_blindly(room: int, fits: int, tried: lis
 
 
 def updates(trainer: Any, epochs: int = 2) -> list[list[str]]:
-    """The rows of each update, auxiliary rows among them; repeated ones, which do not count, are left out."""
+    """The examples of each step, auxiliary ones among them; repeated ones, which do not count, are left out."""
     found, passes = [], trainer.batches.accumulation
     for epoch in range(epochs):
         trainer.batches.set_epoch(epoch)
@@ -141,7 +141,7 @@ def updates(trainer: Any, epochs: int = 2) -> list[list[str]]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_steps_keep_their_examples_and_their_loss(home: Path, tmp_path: Path, tight: Tight, task: str) -> None:
-    """43 rows in updates of 8: the last has 3, fewer than it has passes when they are lowered to 2 rows each."""
+    """43 examples in steps of 8: the last has 3, fewer than its micro-batches when they have 2 examples each."""
     settings = {"model.dropout": 0.0, "train.num_train_epochs": 1, "train.logging_steps": 1}
     plain = recipe(home, task, **settings)
     before = assemble(plain, RunDir(tmp_path / "rows"), ProgressReporter())
@@ -213,8 +213,8 @@ def test_nothing_fits(home: Path, tmp_path: Path, tight: Tight, monkeypatch: pyt
         Case(tmp_path, {"auto_find_batch_size": True}).trainer()
 
 
-def test_a_device_says_no(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU the longest batch is tried while what the optimizer will need is held; meta stands for one here."""
+def test_a_device_without_enough_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the longest batch is tried while what the optimizer will need is held; meta replaces one here."""
     train, sizes = MemoryProbe.train, []
 
     def full(self: MemoryProbe, size: int, beside: int = 0) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,13 +12,11 @@ from pathlib import Path
 
 import pytest
 from facts import hftune_error, mentions
-from tiny import QUICK, csv_folder
 
 from hftune import cache
 from hftune.runs.directory import RunDir
 
 ROOT = Path(__file__).parent.parent
-WITHOUT_UTF8 = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture
@@ -77,27 +74,7 @@ def test_every_command_runs_without_a_home(
     assert os.environ["HOME"] == str(homeless) and not (here / "~").exists()
 
 
-# ---- a locale without UTF-8 ----
-
-
-def test_a_run_is_saved_at_a_path_with_an_umlaut_under_any_locale(tmp_path: Path) -> None:
-    data = csv_folder(tmp_path / "dätä")
-    command = [
-        sys.executable,
-        "-m",
-        "hftune",
-        "classify",
-        "--data",
-        str(data),
-        "--output",
-        str(tmp_path / "läuf"),
-        *QUICK,
-    ]
-    environment = {**os.environ, **WITHOUT_UTF8, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert (tmp_path / "läuf" / "model" / "model.safetensors").is_file()
-    assert (tmp_path / "läuf" / "report.html").is_file()
+# ---- a locale without UTF-8; test_wheel.py trains in one ----
 
 
 def test_python_callers_are_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from trained_tokenizers import char_tokenizer, masked_tokenizer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from hftune import predict
-from hftune.errors import HftuneError
 from hftune.models.settings import MASK
-from hftune.models.tokenizers import as_text, train_tokenizer
+from hftune.models.tokenizer_stats import plain_text_kwargs
+from hftune.models.tokenizers import train_tokenizer
 from hftune.pipeline.train import train
 from hftune.progress import ProgressReporter
 from hftune.recipe import Recipe, load_recipe
@@ -55,7 +55,7 @@ def ids(tokenizer: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]
 def test_any_text_comes_back_exactly(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, text: str) -> None:
     tokenizer.save_pretrained(tmp_path)
     for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
-        found = ids(one, text, **as_text(one))
+        found = ids(one, text, **plain_text_kwargs(one))
         assert one.decode(found) == text
         assert not {one.mask_token_id, one.pad_token_id} & set(found), "special tokens in a text are its characters"
         assert one.model_max_length == 48 and one.unk_token is None
@@ -84,7 +84,7 @@ def test_vocabularies_that_can_not_be_had() -> None:
     with hftune_error("256 bytes", "2 special", "vocab_size", 257) as caught:
         masked_tokenizer("bpe", TEXTS, 257)
     assert "258" in caught.value.hint
-    with pytest.raises(HftuneError, match="no text"):
+    with hftune_error("text"):
         masked_tokenizer("bpe", ["", "\n"], SIZE)
     assert len(masked_tokenizer("bpe", ["ab"], 4000)) == 258, "a text that gives no more is no mistake"
 
@@ -139,7 +139,7 @@ def test_tokens_are_measured_in_characters(tokenizer: PreTrainedTokenizerBase) -
     assert characters_of_each(["born  "], lossy)[0].sum() == 6, "what is left out at the end too"
     for one in (tokenizer, letters, lossy):
         sizes = characters_of_each(texts, one)
-        assert [len(size) for size in sizes] == [len(ids(one, text, **as_text(one))) for text in texts]
+        assert [len(size) for size in sizes] == [len(ids(one, text, **plain_text_kwargs(one))) for text in texts]
         assert [size.sum() for size in sizes] == [len(text) for text in texts]
         assert all((size >= 0).all() for size in sizes)
     assert all((size == 1).all() for size in characters_of_each(texts, letters))
@@ -240,7 +240,7 @@ def test_pretraining_is_scored_by_character_and_comes_back(read: Path) -> None:
         assert any(text.startswith(f"{prefix}{row['gold']}{suffix}".lstrip()) for text in TEXTS)
 
 
-def test_the_card_shows_a_hole_and_asks_for_it(read: Path) -> None:
+def test_the_card_shows_a_masked_span_and_how_to_fill_it(read: Path) -> None:
     card = (read / "read" / "model" / "README.md").read_text()
     prompt = next(line for line in card.splitlines() if line.startswith("print(model("))
     assert prompt.count(MASK) == 2 and f'{MASK}", return_full_text=False' in prompt
@@ -289,7 +289,7 @@ def test_a_long_answer_is_not_cut_off_where_the_learned_ones_are_short(read: Pat
 
 
 def test_other_text_is_counted_in_the_vocabulary_of_the_run(read: Path, tmp_path: Path) -> None:
-    """Baselines beside a run's scores are of the same tokens, not of a vocabulary of the other text."""
+    """Baselines next to a run's scores are of the same tokens, not of a vocabulary of the other text."""
     other = [f"{text} Indeed, indeed ." for text in TEXTS[:4]]
     (tmp_path / "other.txt").write_text("\n".join(other) + "\n")
     settings = {"model.model_name_or_path": "scratch:mingpt", **SHAPE, **PIECES}

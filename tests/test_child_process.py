@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import tiny
-from facts import mentions
+from facts import hftune_error, mentions
 
-from hftune.child_process import Death, death, fresh_process, loader_worker_death
+from hftune.child_process import Death, death, loader_worker_death, module_command
 from hftune.errors import RunFailed
 from hftune.pipeline import verify
 
@@ -46,7 +48,7 @@ def test_what_a_shell_and_what_windows_pass_on() -> None:
 
 def dying(monkeypatch: pytest.MonkeyPatch, module: Any, name: str = "SIGILL") -> None:
     script = f"import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.{name})"
-    monkeypatch.setattr(module, "fresh_process", lambda _: ([sys.executable, "-c", script], dict(os.environ)))
+    monkeypatch.setattr(module, "module_command", lambda _: ([sys.executable, "-c", script], dict(os.environ)))
 
 
 @posix
@@ -59,14 +61,13 @@ def test_verification_that_dies_is_no_wrong_model(tmp_path: Path, monkeypatch: p
     assert not mentions(failed.value.message, "not the model") and "ONEDNN_MAX_CPU_ISA" in failed.value.hint
 
 
-@posix
-def test_verification_that_dies_in_a_fork_is_reported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, signal\nos.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(verify, "_SERVERS", [])
-    with verify.verification_server(), pytest.raises(RunFailed, match="SIGKILL") as failed:
+def die_in_forks() -> None:
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@pytest.mark.skipif(not forks.FORKS, reason="no verification server there")
+def test_verification_that_dies_in_a_fork_is_reported_too(tmp_path: Path) -> None:
+    with forks.verification_server(die_in_forks), hftune_error("SIGKILL", code=1) as failed:
         verify.verify(tmp_path, "classify", [], [])
     assert "memory" in failed.value.hint
 
@@ -123,7 +124,7 @@ def test_what_torch_reports_about_its_workers() -> None:
 
 
 @posix
-def test_a_run_says_which_worker_died_and_how_to_continue(
+def test_a_run_reports_which_worker_died_and_how_to_continue(
     here: Path, hftune: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.csv_folder(here / "data")
@@ -144,6 +145,6 @@ def test_a_run_says_which_worker_died_and_how_to_continue(
 
 def test_a_module_of_the_current_folder_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(77)")
-    command, environment = fresh_process("hftune.machine")
+    command, environment = module_command("hftune.machine")
     done = subprocess.run([*command, "x"], cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 1

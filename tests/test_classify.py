@@ -183,7 +183,7 @@ def test_a_dry_run_of_head_tuning_counts_the_encoder_once(here: Path, monkeypatc
         estimate = dryrun.dry_run(load_recipe(None, {**settings, **changes}))
         tokens.append(estimate.estimated_minutes * 60 / 0.5)
     assert spent[0] > 0 and len(spent) == 1
-    once = tokens[0] - 100 * 0.01 / 0.5  # 5 updates an epoch
+    once = tokens[0] - 100 * 0.01 / 0.5  # 5 steps per epoch
     assert tokens[1] > 15 * once, "without features it runs once an epoch"
 
 

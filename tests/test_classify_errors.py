@@ -164,7 +164,7 @@ def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
     for command in (["predict", "study", "text"], ["evaluate", "study"]):
         code, _, err = hftune(*command)
         assert code == 2 and mentions(err, "study is a study")
-        assert "validation selected study/runs/learning_rate=0.01/seed-1" in err
+        assert "study/runs/learning_rate=0.01/seed-1" in err
     code, _, err = hftune("report", "nope")
     assert code == 2 and mentions(err, "run or a study", "nope")
 

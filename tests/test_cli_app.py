@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -13,7 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from facts import mentions
+from facts import hftune_error, mentions
+from rich.console import Console
+from rich.progress import Progress
 from sample_run import plant_run
 from typer.testing import CliRunner
 
@@ -22,6 +25,7 @@ from hftune.cli import commands as cli
 from hftune.cli import terminal
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import recipes_dir
+from hftune.models.tokenizers import train_tokenizer
 from hftune.pipeline.request import list_seeds as seeds_of
 from hftune.pipeline.request import resolve_recipe
 from hftune.recipe import Recipe
@@ -87,17 +91,21 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
         ["compare", first, second],
         ["report", first],
     ]
+    train_tokenizer("bpe", lambda: ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
+    light += [["tokenizer", "show", str(tmp_path / "tokens"), "food", "--corpus", "prose"]]
+    refused = [["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
     labeled = [["data", "peek", "reviews"], ["data", "check", "reviews"]]
     program = (
         "import sys\nfrom hftune.cli.commands import run\n"
-        f"for arguments in {[*light, *labeled]!r}:\n"
+        f"for arguments in {[*light, *refused, *labeled]!r}:\n"
         "  try: run(arguments)\n  except SystemExit as end: code = end.code\n"
         "  found = {'torch', 'transformers', 'peft', 'datasets', 'sklearn'} & sys.modules.keys()\n"
         "  print('imports', code, sorted(found))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
-    assert found == ["imports 0 []"] * len(light) + ["imports 0 ['datasets']"] * len(labeled), result.stderr
+    expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
+    assert found == expected, result.stderr
 
 
 def show_help(cache: Path, *words: str, **environment: str) -> tuple[str, list[str]]:
@@ -114,8 +122,12 @@ def show_help(cache: Path, *words: str, **environment: str) -> tuple[str, list[s
     return "\n".join(text), ast.literal_eval(modules)
 
 
-@pytest.mark.parametrize("words", [(), ("classify",), ("recipes", "ls"), ("push",)], ids="-".join)
-def test_help_is_kept_and_shown_without_imports(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [(), ("classify",), *(pytest.param(words, marks=pytest.mark.slow) for words in (("recipes", "ls"), ("push",)))],
+    ids=lambda words: "-".join(words),
+)
+def test_help_is_cached_and_shown_without_imports(words: tuple[str, ...], tmp_path: Path) -> None:
     first, imported = show_help(tmp_path, *words)
     assert "typer" in imported and first.startswith("Usage: hftune")
     assert show_help(tmp_path, *words) == (first, [])
@@ -178,7 +190,7 @@ def test_seed_lists(text: str | None, seeds: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["", "1,,2", "one", "3-1", "1-1000000000", "1,1", "-1", "1.5", "1-2,2"])
 def test_bad_seed_lists(text: str) -> None:
-    with pytest.raises(HftuneError, match="--seeds expects"):
+    with hftune_error("--seeds"):
         seeds_of(text)
 
 
@@ -291,7 +303,7 @@ def test_a_reader_that_leaves_is_no_error(write: str) -> None:
     assert child.stdout.readline() == "line 0\n"
     child.stdout.close()
     assert child.stderr.read() == ""
-    assert child.wait(timeout=60) == 141
+    assert child.wait(timeout=240) == 141
 
 
 @pytest.mark.posix("sends a signal to another process")
@@ -299,7 +311,7 @@ def test_ctrl_c_is_one_line_and_130() -> None:
     program = (
         "import hftune.cli.commands as cli, signal, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs start without it
-        "def sleep():\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "def sleep():\n    print('ready', flush=True)\n    time.sleep(240)\n"
         "cli.COMMANDS['sleep'] = cli.Entry('__main__:sleep', 'Sleep', 'Test')\n"
         "cli.run(['sleep'])"
     )
@@ -309,7 +321,7 @@ def test_ctrl_c_is_one_line_and_130() -> None:
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)
     assert child.stderr.read() == "Stopped.\n"
-    assert child.wait(timeout=60) == 130
+    assert child.wait(timeout=240) == 130
 
 
 def test_recipes_ls_and_show() -> None:
@@ -327,9 +339,9 @@ def test_recipes_ls_and_show() -> None:
     assert json.loads(hftune("recipes", "show", "classify/tinybert", "--json")[1])["train"]["learning_rate"] == 1e-4
     assert hftune("recipes", "show", "reviews-mlm") == hftune("recipes", "show", "pretrain/reviews-mlm")
     code, _, err = hftune("recipes", "show", "tinybert")
-    assert code == 2 and "boolq/tinybert or classify/tinybert" in err
+    assert code == 2 and mentions(err, "boolq/tinybert", "classify/tinybert")
     code, _, err = hftune("recipes", "show", "classify/tinybret")
-    assert code == 2 and "Did you mean classify/tinybert?" in err
+    assert code == 2 and "classify/tinybert" in err
 
 
 @pytest.mark.parametrize("name", ["slurm/train.sbatch", "accelerate/fsdp.yaml"])
@@ -352,7 +364,7 @@ def test_recipes_cp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "reviews.yaml").write_text("mine")
     code, _, err = hftune("recipes", "cp", "classify/reviews")
     assert code == 2
-    assert "reviews.yaml exists already" in err
+    assert "reviews.yaml" in err
     assert (tmp_path / "reviews.yaml").read_text() == "mine"
     assert hftune("recipes", "cp", "classify/reviews", "--force")[0] == 0
     assert (tmp_path / "reviews.yaml").read_text() == copied
@@ -372,7 +384,7 @@ def test_recipes_validate(tmp_path: Path) -> None:
     code, out, _ = hftune("recipes", "validate", str(tmp_path))
     assert code == 2
     assert f"ok      {good}" in out and f"wrong   {bad}" in out
-    assert "Did you mean train.num_train_epochs?" in out and "got -1" in out
+    assert mentions(out, "train.num_train_epochs", -1)
     code, out, _ = hftune("recipes", "validate", str(bad), str(good), "--json")
     first, second = json.loads(out)
     assert code == 2
@@ -390,3 +402,14 @@ def test_recipes_schema() -> None:
     described = part["$defs"]["HubSection"]["properties"]["hub_private_repo"]["description"]
     assert mentions(described, "private", "default")
     assert hftune("recipes", "schema", "--section", "hubb")[0] == 2
+
+
+def test_counts_and_times_of_a_bar_stay_on_a_narrow_terminal() -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    progress = Progress(*terminal.progress_columns(), console=console)
+    facts = "validation accuracy 0.2167  loss 1.614  learning rate 0.0001667  validation loss 1.5"
+    progress.add_task("steps", total=12_000, completed=8_000, facts=facts)
+    console.print(progress.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    (line,) = console.file.getvalue().rstrip("\n").splitlines()
+    assert "8000/12000 0:00:00 left" in line and line.rstrip().endswith("…") and len(line) <= 80

@@ -184,7 +184,7 @@ def test_every_setting_is_found_again_when_a_letter_is_missing() -> None:
         if typo in Recipe.all_settings():
             continue
         (message,) = [text for where, text in problems(sets=[f"{typo}=1"]).items() if where == typo]
-        assert f"Did you mean {path}?" in message
+        assert mentions(message, path)
 
 
 def test_a_setting_that_takes_two_types_is_reported_once() -> None:

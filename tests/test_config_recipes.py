@@ -6,9 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from facts import facts
 
 from hftune.config.document import RecipeError
-from hftune.config.shipped import NOT_RECIPES, catalogue
+from hftune.config.shipped import NOT_RECIPES, shipped_recipes
 from hftune.files import recipes_dir
 from hftune.recipe import load_recipe
 
@@ -18,7 +19,7 @@ AT_LEAST = 4
 def test_every_shipped_recipe_is_in_order() -> None:
     files = set(recipes_dir().rglob("*.y*ml"))
     known = {path for path in files if path.relative_to(recipes_dir()).parts[0] in NOT_RECIPES}
-    entries = catalogue()
+    entries = shipped_recipes()
     assert {entry.path for entry in entries} == files - known
     assert len(entries) >= AT_LEAST
     for entry in entries:
@@ -30,7 +31,7 @@ def test_every_shipped_recipe_is_in_order() -> None:
         assert recipe == load_recipe(entry.path)
 
 
-def test_header_lines_go_on(tmp_path: Path) -> None:
+def test_a_header_of_several_lines(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "grid.yaml").write_text("over: {}\n")
@@ -38,7 +39,7 @@ def test_header_lines_go_on(tmp_path: Path) -> None:
         "# hftune classify --recipe task/one\n# Expected: 0.5 on test,\n#   one seed.\n# Cost: a minute\n"
         "#\n# Some words.\n#   indented\ntrain: {}\n# Cost: not this\n"
     )
-    (entry,) = catalogue(tmp_path)
+    (entry,) = shipped_recipes(tmp_path)
     assert entry.name == "task/one"
     assert entry.command == "hftune classify --recipe task/one"
     assert (entry.expected, entry.cost) == ("0.5 on test, one seed.", "a minute")
@@ -59,10 +60,10 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names(shipped: Path) -> None:
     assert load_recipe("b/same").train.seed == 2
     assert load_recipe("only").train.seed == 3
-    with pytest.raises(RecipeError, match="a/same or b/same"):
+    with pytest.raises(RecipeError, match=facts("a/same", "b/same")):
         load_recipe("same")
     for typo in ("b/onyl", "onnly"):
-        with pytest.raises(RecipeError, match=r"Did you mean b/only\?"):
+        with pytest.raises(RecipeError, match=facts("b/only")):
             load_recipe(typo)
 
 

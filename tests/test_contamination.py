@@ -78,7 +78,7 @@ def test_a_bpe_vocabulary_is_cut_by_its_tokens(tmp_path: Path) -> None:
     assert len(ids) > FURTHEST and len(seen_parts(recipe.task, recipe.model, texts)[0]) > FURTHEST
 
 
-def test_code_beside_a_run_is_not_run_because_its_recipe_says_so(tmp_path: Path) -> None:
+def test_a_recipe_can_not_make_hftune_run_code_next_to_a_run(tmp_path: Path) -> None:
     first = read(tmp_path, "first", "nobody\n")
     second = read(tmp_path, "second", "Ann Ash\n", first, **{"model.trust_remote_code": True})
     config = {"model_type": "strange", "auto_map": {"AutoConfig": "strange.Strange"}}
@@ -96,7 +96,7 @@ def keep(run: str, fingerprint: str) -> None:
 
 
 @pytest.mark.parametrize("objective", ["span", "clm"])
-def test_text_that_has_changed_since_tells_nothing(tmp_path: Path, objective: str) -> None:
+def test_text_that_has_changed_since_is_not_compared(tmp_path: Path, objective: str) -> None:
     lines = "Ann Ash is first.\nno\nBob Bay is second.\n"  # one is too short for a span
     settings = {"task.short_documents": "drop"} if objective == "span" else {"data.validation_size": 0}
     run = read(tmp_path, "first", lines, **{"task.kind": objective, **settings})
@@ -135,7 +135,7 @@ def test_questions_of_every_run_behind_a_model_count(tmp_path: Path) -> None:
     assert mentions(seen.notes[0], "questions", "first")
 
 
-def test_questions_that_have_changed_since_tell_nothing(tmp_path: Path) -> None:
+def test_questions_that_have_changed_since_are_not_compared(tmp_path: Path) -> None:
     run = ask(tmp_path, "asked", ["Ann Ash", "Bob Bay"])
     data = tmp_path / "asked-data"
     keep(run, load_questions(QuestionData(dataset_name=str(data))).train.fingerprint())
@@ -148,7 +148,7 @@ def test_questions_that_have_changed_since_tell_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_reports_that_what_it_began_with_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named by a path that other runs lie beside, so that nobody takes it for one on the Hub."""
+    """Named by a path next to other runs, so that it is not taken for one on the Hub."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     read(tmp_path / "runs", "first", "Ann Ash is first.\n")

@@ -1,4 +1,4 @@
-"""Corpora: documents from every kind of file, and an error that says where for everything that is wrong with one."""
+"""Corpora: documents from every kind of file, and an error with the place of everything that is wrong with one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from facts import hftune_error
 
 from hftune.data.corpus import CORPORA, Corpus, load_texts
 from hftune.data.settings import CorpusData
-from hftune.errors import HftuneError
 
 TEXTS = ["Ada was born in Rome .", "Bo was born in Oslo .", "Cy was born in Lima ."]
 
 
 def load(path: Path | str, **settings: Any) -> Corpus:
-    return load_texts(CorpusData(**{"dataset_name": str(path), "validation_size": 0.0, **settings}), shortest=4)
+    return load_texts(CorpusData(**{"dataset_name": str(path), "validation_size": 0.0, **settings}), min_length=4)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -43,13 +42,13 @@ def test_tables_have_a_text_column(tmp_path: Path) -> None:
         assert load(path).train == tuple(TEXTS)
     with hftune_error("text", "'id'", 0):
         load(lines, text_column_name="id")
-    with pytest.raises(HftuneError, match="no column 'txt'"):
+    with hftune_error("'txt'"):
         load(lines, text_column_name="txt")
-    with pytest.raises(HftuneError, match="is plain text"):
+    with hftune_error("data.text_column_name", "'b.txt'"):
         load(write(tmp_path / "b.txt", TEXTS[0]), text_column_name="text")
 
 
-def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(tmp_path: Path) -> None:
+def test_a_folder_has_split_files_and_other_tables_next_to_a_text_are_ignored(tmp_path: Path) -> None:
     for name, text in zip(("train", "valid", "test"), TEXTS, strict=True):
         write(tmp_path / "splits" / f"{name}.txt", text)
     found = load(tmp_path / "splits")
@@ -63,14 +62,14 @@ def test_a_folder_has_split_files_and_other_tables_beside_a_text_are_no_matter(t
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", ["'a.txt' holds no text"]),
-        ("a.txt", "\n \n\n", ["'a.txt' holds no text"]),
+        ("a.txt", "", ["'a.txt' has no text"]),
+        ("a.txt", "\n \n\n", ["'a.txt' has no text"]),
         ("a.txt", b"PAR1\0\0", ["binary file (parquet)"]),
         ("a.txt", b"good\nb\0d", ["NUL byte", "offset 6", "line 2"]),
         ("a.txt", b"good\nJos\xe9 is late", ["UTF-8", "0xe9", "offset 8", "line 2"]),
         ("a.txt", "long enough\nabc\nfine again\nx\n", ["2 documents", "'a.txt'", 4, "line 2", "'abc'"]),
         ("a.jsonl", '{"text": "fine text"}\n{"text": "no"}\n', ["1 document", "'a.jsonl'", "line 2", "'no'"]),
-        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' holds no text"]),
+        ("a.jsonl", '{"text": " "}\n', ["'a.jsonl' has no text"]),
         ("a.pdf", "text", ["unknown ending: '.pdf'"]),
     ],
 )
@@ -84,13 +83,13 @@ def test_what_is_wrong_is_reported_with_its_place(
 def test_short_documents_are_left_out_where_asked_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "long enough\nabc\nfine again\nx\n")
     section = CorpusData(dataset_name=str(path), validation_size=0.0)
-    found = load_texts(section, shortest=4, drop_short=True)
+    found = load_texts(section, min_length=4, drop_short=True)
     assert found.train == ("long enough", "fine again")
     assert found.notes[0].startswith("left out 2 documents of 'a.txt'")
-    with pytest.raises(HftuneError, match="2 documents"):
+    with hftune_error("2 documents"):
         load_texts(
             CorpusData(dataset_name=str(write(tmp_path / "b.txt", "a\nb\n")), validation_size=0.0),
-            shortest=4,
+            min_length=4,
             drop_short=True,
         )
 

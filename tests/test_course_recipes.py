@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from facts import mentions
 from tiny import rows
 
-from hftune.config.shipped import catalogue, find_study
+from hftune.config.shipped import find_study, shipped_recipes
+from hftune.files import recipes_dir
 from hftune.recipe import load_recipe
 from hftune.studies.plan import grid, recipe_for
 from hftune.studies.request import read_plan
@@ -64,7 +66,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("pretrain/births-vanilla", "pretrain", (650, 128, 6e-3)),
         ("finetune/births-vanilla", "finetune", (10, 256, 6e-4)),
-        ("finetune/births-vanilla-fresh", "finetune", (75, 256, 6e-4)),
+        ("finetune/births-vanilla-scratch", "finetune", (75, 256, 6e-4)),
     ],
 )
 def test_births_with_vanilla_attention(
@@ -87,7 +89,7 @@ def test_a_prompt_of_128_has_130d_plus_2_parameters(hub: Path, hftune: Hftune, m
     assert code == 0, err
     estimate = json.loads(out)
     assert (estimate["method"], estimate["trainable_parameters"]) == ("prompt", 130 * WIDTH + 2)
-    (entry,) = [entry for entry in catalogue() if entry.name == "boolq/prompt-128"]
+    (entry,) = [entry for entry in shipped_recipes() if entry.name == "boolq/prompt-128"]
     assert mentions(entry.expected, "130d + 2", f"{130 * WIDTH + 2:,}")
 
 
@@ -120,3 +122,12 @@ def test_two_encoders_on_boolq(hub: Path, hftune: Hftune, monkeypatch: pytest.Mo
         ("bert-base-cased", "google-bert/bert-base-cased", 4 * BATCHES),
         ("roberta-base", "FacebookAI/roberta-base", 10 * BATCHES),
     ]
+
+
+@pytest.mark.parametrize("path", sorted((recipes_dir() / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_states_its_command_and_cost(path: Path) -> None:
+    header = list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
+    assert header[0].startswith(("# hftune sweep ", "# hftune boolq "))
+    for word in ("Expected", "Cost"):
+        (line,) = (line for line in header if line.startswith(f"# {word}:"))
+        assert len(line) > 20, path

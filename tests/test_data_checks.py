@@ -86,7 +86,7 @@ def test_planted_faults_are_counted(tmp_path: Path) -> None:
     train = [
         *rows[:40],
         rows[0],
-        {"text": texts[1], "label": "no"},  # stands above as yes
+        {"text": texts[1], "label": "no"},  # is above with yes
         {"text": changed(texts[2], 15), "label": "no"},
     ]
     validation = [

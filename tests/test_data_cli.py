@@ -146,7 +146,7 @@ def test_peek_marks_the_span_of_documents(hftune: Command) -> None:
     assert isinstance(reported, dict)
     assert reported["rows"] == {"train": 1280, "validation": 500} and len(reported["examples"]) == 3
     for example in reported["examples"]:
-        whole, marked, sequence = example["text"], example["cut"], example["sequence"]
+        whole, marked, sequence = example["text"], example["truncated"], example["sequence"]
         assert whole.startswith(marked.replace("«", "").replace("»", ""))
         spans = [part.partition("»")[0] for part in marked.split("«")[1:]]
         rest = "⁇".join([marked.split("«")[0], *(part.partition("»")[2] for part in marked.split("«")[1:])])

@@ -1,4 +1,4 @@
-"""Bad input: each case ends in an HftuneError that says what is wrong, where, and what to do."""
+"""Bad input: each case ends in an HftuneError with what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_bytes(folder: Path, content: bytes, name: str = "rows.csv") -> Path:
         (b"", ["'rows.csv' is empty"]),
         (b"\xef\xbb\xbf \n\n", ["'rows.csv' is empty"]),
         (b"text,label\n", ["'rows.csv'", "header", "no rows"]),
-        (b'""\n""\n', ["'rows.csv' holds no rows"]),
+        (b'""\n""\n', ["'rows.csv' has no rows"]),
         (b"text,label\nok,yes\ncaf\xe9,no\n", ["UTF-8", "0xe9", "offset 21", "line 3"]),
         (b"\xef\xbb\xbftext,label\n\xff,no\n", ["UTF-8", "0xff", "offset 14", "line 2"]),
         ("text,label\n".encode("utf-16"), ["'rows.csv' is UTF-16, not UTF-8"]),
@@ -144,13 +144,13 @@ def test_a_missing_file_names_its_sibling(tmp_path: Path) -> None:
     with_bytes(tmp_path, GOOD, "reviews_2024.csv")
     error = refused(tmp_path / "reviews_2042.csv")
     assert mentions(error.message, "no file or folder")
-    assert "did you mean 'reviews_2024.csv'?" in error.hint
+    assert "'reviews_2024.csv'" in error.hint
     assert mentions(refused(tmp_path / "nowhere" / "rows.csv").hint, "does not exist")
     assert "'dev2.csv'" in refused(tmp_path / "reviews_2024.csv", validation_file="dev2.csv").message
     assert "already" in refused(tmp_path / "reviews_2024.csv", train_file="reviews_2024.csv").message
 
 
-def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
+def test_a_folder_whose_file_names_show_no_splits(tmp_path: Path) -> None:
     assert mentions(refused(tmp_path).message, "training file", "nothing")
     with_bytes(tmp_path, GOOD, "one.csv")
     with_bytes(tmp_path, GOOD, "two.csv")
@@ -161,7 +161,7 @@ def test_a_folder_that_does_not_tell_its_splits(tmp_path: Path) -> None:
     assert mentions(error.message, "train", "'big_train.csv', 'small_train.csv'")
     assert "data.train_file=FILE" in error.hint
     missing = refused(tmp_path, train_file="tow.csv")
-    assert "did you mean 'two.csv'?" in missing.hint
+    assert "'two.csv'" in missing.hint
 
 
 @pytest.mark.posix("makes symbolic links")
@@ -169,7 +169,7 @@ def test_nothing_outside_a_folder_is_read_through_it(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     secret = with_bytes(tmp_path, GOOD, "secret.csv")
-    assert "outside the data folder" in refused(inside, train_file="../secret.csv").message
+    assert "../secret.csv" in refused(inside, train_file="../secret.csv").message
     assert mentions(refused(inside, train_file=str(secret)).message, "data folder")
     (inside / "train.csv").symlink_to(secret)
     assert mentions(refused(inside).message, "'train.csv'", "data folder 'inside'")
@@ -197,7 +197,7 @@ def test_more_labels_than_rows(tmp_path: Path) -> None:
     path = with_bytes(tmp_path, GOOD)
     assert mentions(refused(path, max_train_samples=17).message, "data.max_train_samples", 17, 16)
     assert len(load(LabeledData(dataset_name=str(path), max_train_samples=16)).train) == 16
-    assert "the 1 rows of data.max_train_samples" in refused(path, max_train_samples=1).message
+    assert mentions(refused(path, max_train_samples=1).message, "data.max_train_samples", 1)
     assert mentions(refused(path, validation_size=0.6, test_size=0.4).message, "all of train")
 
 
@@ -214,10 +214,10 @@ def test_sizes_of_splits_that_exist_already_are_refused(tmp_path: Path) -> None:
     for kind in (stream_corpus, load_texts):
         with hftune_error("data.validation_size", "0.3", "validation split"):
             kind(CorpusData(dataset_name="prose", validation_size=0.3))
-    with pytest.raises(HftuneError, match=r"data.split_seed is 7"):
+    with hftune_error("data.split_seed", 7):
         stream_corpus(CorpusData(dataset_name="prose", validation_size=0.0, split_seed=7))
     for settings_ in ({"validation_size": 0.3}, {"split_seed": 7}):
-        with pytest.raises(HftuneError, match=f"data.{next(iter(settings_))} is"):
+        with hftune_error(f"data.{next(iter(settings_))}"):
             load_questions(QuestionData(**settings_))
 
 
@@ -232,7 +232,7 @@ def test_a_resolved_corpus_recipe_with_a_default_size_is_read_again(task: str, d
         {"data.dataset_name": data, "model.model_name_or_path": model, "data.validation_size": 0.3},
         task=task,
     )
-    with pytest.raises(HftuneError, match=r"validation_size is 0\.3"):
+    with hftune_error("validation_size", "0.3"):
         stream_corpus(stated.data)
 
 

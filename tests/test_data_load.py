@@ -134,7 +134,7 @@ def test_a_text_over_the_csv_limit_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stems", [("sst_train", "sst_dev", "sst_test"), ("train", "validation", "test"), ("my-train", "valid.v2", "TEST")]
 )
-def test_a_folder_tells_its_splits_by_their_names(tmp_path: Path, stems: tuple[str, str, str]) -> None:
+def test_splits_are_recognized_by_the_names_of_the_files(tmp_path: Path, stems: tuple[str, str, str]) -> None:
     for stem, size in zip(stems, (20, 6, 8), strict=True):
         write_csv(tmp_path / f"{stem}.csv", rows_of(size, tag=stem))
     (tmp_path / "train_unlabeled.txt").write_text("no label here\n", encoding="utf-8")

@@ -357,7 +357,7 @@ def test_a_model_of_mnli_on_the_other_splits_and_configurations(client: Client, 
         sizes[name] = len((tmp_path / f"{name}.jsonl").read_text().splitlines())
     assert sizes == {"validation_mismatched": HELD_OUT + 2, "ax": HELD_OUT, "test_mismatched": HELD_OUT}
     refused = client.hftune(*other, "data.dataset_config_name=ax")
-    assert refused.returncode == 2 and "has no labels" in refused.stderr and "--output FILE" in refused.stderr
+    assert refused.returncode == 2 and "--output FILE" in refused.stderr
 
 
 def test_gated_private_and_unanswered(client: Client, replicas: None) -> None:
@@ -370,7 +370,7 @@ def test_gated_private_and_unanswered(client: Client, replicas: None) -> None:
     gated, secret = {"dataset_name": "allenai/wildguardmix"}, {"dataset_name": f"{hub.user}/secret"}
 
     anonymous, hidden = load_all(client, [gated, secret])
-    assert "is gated" in anonymous["message"] and "not logged in" in anonymous["message"]
+    assert mentions(anonymous["message"], "gated", "allenai/wildguardmix")
     assert f"{hub.url}/datasets/allenai/wildguardmix" in anonymous["hint"] and "hf auth login" in anonymous["hint"]
     assert mentions(hidden["message"], "dataset", "Hub") and mentions(hidden["hint"], "private")
 

@@ -19,7 +19,7 @@ Requested = Callable[..., Recipe]
 
 @pytest.fixture
 def requested(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> Requested:
-    """The recipe that a command line asks for; nothing is trained."""
+    """The recipe of a command line; nothing is trained."""
     made: list[Recipe] = []
 
     def carry_out(asked: request.TrainRequest, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""A disk that is really full: a small one in memory, at any stage of a run. What was saved stays, and the run goes on.
+"""A full disk: a small one in memory, at any stage of a run. What was saved stays, and the run can be resumed.
 
 Each test runs in a process with a mount of its own, which needs a system that lets a user have one; it is skipped where
 that is not so. The same errors, injected where they would come up, are in test_checkpoints.py and test_classify_errors.
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from crash_case import differences, recipe, remains, train_session, write_data
 from forks import joined, start
-from soak import Log, Prover, live, outcome
+from soak import Log, live, outcome
 
 from hftune.errors import RunFailed
 from hftune.pipeline import verify
@@ -33,14 +33,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small_disk(place: Path, size: int) -> None:
-    """Mount a disk of so many bytes that only this process sees; its content ends with the process."""
+    """Mount a disk of this many bytes that only this process sees; its content ends with the process."""
     system, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
     if system.unshare(NEW_MOUNTS | (0 if user == 0 else NEW_USER)):
         os._exit(NOT_ALLOWED)
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             Path(f"/proc/self/{name}").write_text(text, encoding="utf-8")
-    system.mount(None, b"/", None, PRIVATE | (1 << 14), None)  # nobody else sees what follows
+    system.mount(None, b"/", None, PRIVATE | (1 << 14), None)  # no other process sees what follows
     place.mkdir(exist_ok=True)
     if system.mount(b"none", str(place).encode(), b"tmpfs", 0, f"size={size}".encode()):
         os._exit(NOT_ALLOWED)
@@ -57,7 +57,7 @@ def whole_checkpoints(folder: Path) -> list[int]:
 
 
 def train_on(place: Path, size: int, wanted: Any, expected: Path) -> None:
-    """Train until the disk is full, look at what is left, make room, go on, compare with an uninterrupted run."""
+    """Train until the disk is full, look at what is left, make room, resume, compare with an uninterrupted run."""
     small_disk(place, size)
     with pytest.raises(RunFailed, match="disk is full") as failed:
         train_session(wanted, place / "run")
@@ -88,11 +88,11 @@ def test_a_full_disk_in_a_save(home: Path, tmp_path: Path, share: float) -> None
 def whole_run_on(place: Path, size: int, wanted: Any, expected: Path) -> None:
     """The pipeline on a disk that may be full at any stage, then on one that is large enough."""
     small_disk(place, size)
-    verify._SERVERS.append(Prover())  # type: ignore[arg-type]
+    verify._SERVERS.append(verify._fork_server())
     try:
         train(wanted, place / "run", resume=True, progress=Log(Path(f"{place}.log")))
     except RunFailed as failed:
-        assert "disk is full" in failed.message and "--resume" in failed.hint, failed
+        assert "disk" in failed.message and "--resume" in failed.hint, failed
         before = whole_checkpoints(place / "run")
         grow(place, 100 * size)
         train(wanted, place / "run", resume=True, progress=Log(Path(f"{place}.log")))

@@ -19,7 +19,7 @@ from typer.core import TyperOption
 from hftune.cli import commands as cli
 from hftune.cli.commands import ALIASES, COMMANDS
 from hftune.cli.options import GIVEN, NOT_SETTINGS, SettingsCommand, resolve_settings
-from hftune.config.shipped import catalogue
+from hftune.config.shipped import shipped_recipes
 from hftune.config.training_arguments import argument_fields
 from hftune.methods.peft import config_fields, trainable_types
 from hftune.pipeline.names import is_switch, known_names
@@ -82,7 +82,7 @@ def test_pre_commit_runs_what_make_check_runs() -> None:
     assert [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]] == commands
 
 
-@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", shipped_recipes(), ids=lambda entry: entry.name)
 def test_a_recipe_opens_with_the_command_that_runs_it(entry: object) -> None:
     words = entry.command.split()
     assert words[0] == "hftune" and words[1] in COMMANDS
@@ -103,7 +103,7 @@ def test_the_tables_of_methods_are_those_that_are_generated() -> None:
 
 
 def test_there_are_recipes() -> None:
-    assert len(catalogue()) >= 4
+    assert len(shipped_recipes()) >= 4
 
 
 def test_tables_and_config_kinds_are_the_same() -> None:

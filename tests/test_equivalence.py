@@ -201,7 +201,7 @@ def test_a_bad_request_ends_with_2(script: Any, arguments: tuple[str, ...]) -> N
 def test_when_it_is_ended_the_training_ends_and_nothing_is_left(changed: Any, repository: Path, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     sleeping = (
-        f"import os, time\n    Path({str(pid_file)!r}).write_text(str(os.getpid()))\n    time.sleep(60)\n    score = "
+        f"import os, time\n    Path({str(pid_file)!r}).write_text(str(os.getpid()))\n    time.sleep(600)\n    score = "
     )
     branch = changed("hftune/pipeline.py", "score = ", sleeping)
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -209,10 +209,10 @@ def test_when_it_is_ended_the_training_ends_and_nothing_is_left(changed: Any, re
         while process.poll() is None and not (pid_file.is_file() and pid_file.read_text()):
             time.sleep(0.05)
         process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(240) == 128 + signal.SIGTERM
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["pid"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while running(int(pid_file.read_text())):
         assert time.monotonic() < deadline, "the training is still running"
         time.sleep(0.05)
@@ -292,7 +292,7 @@ def test_when_everything_is_ignored_nothing_is_equal() -> None:
 
 
 def test_a_rename_must_not_hide_a_case() -> None:
-    with pytest.raises(equivalence.Problem, match="same name"):
+    with pytest.raises(equivalence.Problem, match="name"):
         compare({"a/b": FOUND, "a/c": FOUND}, {"a/c": FOUND}, Intended(renames=[("b", "c")]))
 
 

@@ -6,9 +6,8 @@ import logging
 
 import numpy as np
 import pytest
-from facts import mentions
+from facts import hftune_error, mentions
 
-from hftune.errors import HftuneError
 from hftune.evaluation import baselines
 from hftune.tasks import answer_baselines
 
@@ -80,7 +79,7 @@ def test_split_without_labels_is_left_out() -> None:
     assert list(found["majority"]) == list(found["tfidf"]) == ["validation"]
 
 
-def test_what_was_cut_short_is_noted_beside_the_scores(
+def test_a_fit_that_was_cut_short_is_noted_next_to_the_scores(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(baselines, "ITERATIONS", 1)
@@ -91,13 +90,13 @@ def test_what_was_cut_short_is_noted_beside_the_scores(
     note = found["tfidf"]["validation"]["note"]
     assert mentions(note, "40 of 60")
     assert mentions(note, "converge", "1 iteration")
-    assert "not converged" in caplog.text
+    assert mentions(caplog.text, "converge", "1 iteration")
     assert "note" not in found["majority"]["validation"]
 
 
-@pytest.mark.parametrize(("texts", "gold", "words"), [(["a", "b"], [1, 1], "one label"), ([" ", ""], [0, 1], "blank")])
+@pytest.mark.parametrize(("texts", "gold", "words"), [(["a", "b"], [1, 1], "label"), ([" ", ""], [0, 1], "texts")])
 def test_unusable_training_rows_are_refused(texts: list[str], gold: list[int], words: str) -> None:
-    with pytest.raises(HftuneError, match=words):
+    with hftune_error(2, words):
         baselines.BagOfWords.fit(texts, None, gold, 2)
 
 
@@ -107,5 +106,5 @@ def test_constant_answer() -> None:
     assert answer_baselines.constant_answer(gold, "london") == 0.0
     assert answer_baselines.most_frequent_answer(gold) == "London"
     assert answer_baselines.most_frequent_answer(["b", "a"]) == "a"
-    with pytest.raises(HftuneError, match="no answers"):
+    with hftune_error("answers"):
         answer_baselines.constant_answer([], "London")

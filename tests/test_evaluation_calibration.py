@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from facts import hftune_error
 from scipy.special import log_softmax, softmax
 
-from hftune.errors import HftuneError, RunFailed
+from hftune.errors import RunFailed
 from hftune.evaluation import metrics as cal
 
 pytestmark = pytest.mark.numeric
@@ -76,5 +77,5 @@ def test_temperature_stays_within_bounds_and_never_makes_its_split_worse() -> No
 def test_bad_rows_are_refused() -> None:
     with pytest.raises(RunFailed, match="NaN"):
         cal.fit_temperature(np.array([[np.nan, 0.0]]), np.array([0]))
-    with pytest.raises(HftuneError, match="no rows"):
+    with hftune_error("temperature"):
         cal.fit_temperature(np.zeros((0, 2)), np.zeros(0, dtype=int))

@@ -87,7 +87,7 @@ def test_no_alarm_for_models_that_learned(labels: int, skew: float, rows: int) -
 
 
 def test_no_alarm_for_a_careful_model_of_a_rare_label() -> None:
-    """It finds a fifth of the rare rows, and is right whenever it says so: 99.8 % of predictions are one label."""
+    """It finds a fifth of the rare rows, and is right whenever it predicts it: 99.8 % of predictions are one label."""
     gold = (np.arange(2000) < 20).astype(int)
     assert collapsed((np.arange(2000) < 4).astype(int), gold) is None
 

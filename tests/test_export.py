@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Gold labels are what the model says, but for one: the scores are known."""
+    """Gold labels are what the model predicts, but for one: the scores are known."""
     path = tmp_path / "rows.jsonl"
     path.write_text("")
     return path
@@ -49,7 +49,7 @@ def write_gold(path: Path, run: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_onnx_says_what_the_model_says(run: Path, data: Path, here: Path, hftune: Hftune) -> None:
+def test_onnx_gives_the_outputs_of_the_model(run: Path, data: Path, here: Path, hftune: Hftune) -> None:
     write_gold(data, run)
     code, out, err = hftune("export", str(run), "--onnx", "--data", str(data), "--output", "out", "--json")
     assert code == 0, err

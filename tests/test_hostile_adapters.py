@@ -201,7 +201,7 @@ def test_every_way_to_load_one_is_checked(adapter: Callable[..., Path], here: Pa
         ("generate", str(folder), "--prompt", "a"),
     ):
         code, _, err = hftune(*command)
-        assert code == 2 and "target_modules of the adapter" in err, (command, err)
+        assert code == 2 and "target_modules" in err, (command, err)
 
 
 USUAL = (

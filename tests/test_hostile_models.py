@@ -48,8 +48,8 @@ def folder(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "model"))
 
 
-def refused(folder: Path, match: str, **settings: Any) -> None:
-    with pytest.raises(HftuneError, match=match):
+def refused(folder: Path, *expected: str, **settings: Any) -> None:
+    with hftune_error(*expected):
         Classifier.load(str(folder), section=ModelSection(model_name_or_path=str(folder), **settings))
 
 
@@ -60,9 +60,9 @@ def change(path: Path, **values: Any) -> None:
 def test_no_pickle_runs_code(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"x": Bomb(tmp_path / "ran")}, folder / "pytorch_model.bin")
-    refused(folder, "pytorch_model.bin can't be loaded safely")
+    refused(folder, "pytorch_model.bin", "weights_only=True")
     (folder / "other.safetensors").write_bytes(b"")
-    refused(folder, "pytorch_model.bin can't be loaded safely")
+    refused(folder, "pytorch_model.bin", "weights_only=True")
     assert not (tmp_path / "ran").exists()
 
 
@@ -93,7 +93,7 @@ def test_an_adapter_can_not_have_pickles_or_imports(tmp_path: Path) -> None:
     with hftune_error("adapter_model.bin", "safely"):
         open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made))))
     (made / "adapter_model.bin").unlink()
-    with pytest.raises(HftuneError, match="has no weights: expected"):
+    with hftune_error("adapter_model.safetensors", "adapter_model.bin"):
         open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(made))))
     assert not (tmp_path / "ran").exists()
 
@@ -103,19 +103,19 @@ def test_nothing_outside_a_model_folder_is_read_through_it(folder: Path, tmp_pat
     secret = tmp_path / "secret.txt"
     secret.write_text("[PAD]\n[UNK]\nmy password\n")
     (folder / "vocab.txt").symlink_to(secret)
-    refused(folder, r"vocab\.txt leads out of the model folder")
-    with pytest.raises(HftuneError, match="leads out"):
+    refused(folder, "vocab.txt", str(secret))
+    with hftune_error("vocab.txt", str(secret)):
         load_tokenizer(ModelSection(model_name_or_path="scratch:bert-tiny", tokenizer_name=str(folder)), [])
-    with pytest.raises(HftuneError, match="leads out"):
+    with hftune_error("vocab.txt", str(secret)):
         load_config(ModelSection(model_name_or_path=str(folder)), None)  # type: ignore[arg-type]
     (folder / "vocab.txt").unlink()
     (folder / "base").symlink_to(tmp_path)
-    refused(folder, "base leads out")
+    refused(folder, "base", str(tmp_path))
     (folder / "base").unlink()
     shutil.copy(folder / "model.safetensors", tmp_path / "model.safetensors")
     index = {"metadata": {}, "weight_map": {"classifier.weight": "../model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, r"\.\./model\.safetensors.*leads out")
+    refused(folder, "../model.safetensors")
 
 
 @pytest.mark.posix("makes symbolic links")
@@ -128,7 +128,7 @@ def test_links_in_a_snapshot_of_the_cache_do_not_lead_outside(tmp_path: Path) ->
     (cache / "snapshots" / "x" / "config.json").symlink_to("../../blobs/1")
     refuse_outside_paths(ModelFiles(str(cache / "snapshots" / "x")))
     (cache / "snapshots" / "x" / "vocab.txt").symlink_to(tmp_path / "secret")
-    with pytest.raises(HftuneError, match="leads out"):
+    with hftune_error("vocab.txt", str(tmp_path / "secret")):
         refuse_outside_paths(ModelFiles(str(cache / "snapshots" / "x")))
 
 
@@ -138,17 +138,17 @@ CODE = "from pathlib import Path\nPath({!r}).touch()\nclass Mine: pass\n"
 def test_code_next_to_a_model_is_not_run_without_consent(folder: Path, tmp_path: Path) -> None:
     (folder / "mine.py").write_text(CODE.format(str(tmp_path / "ran")))
     change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Mine"})
-    refused(folder, "its own Python code")
+    refused(folder, str(folder), "Python")
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:10], COMMIT.upper()])
 def test_code_of_the_hub_runs_only_at_a_commit(revision: str | None) -> None:
     section = ModelSection(model_name_or_path="someone/model", model_revision=revision, trust_remote_code=True)
-    with pytest.raises(HftuneError, match="trust_remote_code is set for someone/model") as caught:
+    with hftune_error("trust_remote_code", "someone/model") as caught:
         trusted(ModelFiles("someone/model"), section)
     assert "model.model_revision=COMMIT" in caught.value.hint
-    with pytest.raises(HftuneError, match="trust_remote_code is set for someone/model"):  # wherever it would be loaded
+    with hftune_error("trust_remote_code", "someone/model"):  # wherever it would be loaded
         Classifier.load("someone/model", section=section)
 
 
@@ -164,7 +164,7 @@ def test_code_in_another_repository_is_refused(folder: Path) -> None:
     )
     assert trusted(ModelFiles("someone/model"), ModelSection(model_name_or_path="someone/model")) is False
     change(folder / "config.json", auto_map={"AutoModel": "evil/code--modeling.Model"})
-    with pytest.raises(HftuneError, match=r"another place.*evil/code"):
+    with hftune_error("evil/code"):
         trusted(ModelFiles(str(folder)), section)
 
 
@@ -188,7 +188,7 @@ def test_onnx_next_to_other_weights_is_ignored(folder: Path, caplog: pytest.LogC
     assert (Classifier.load(str(folder), device="cpu").logits(["great food"]) == expected).all()
     assert sum("Ignoring model.onnx" in line and "model.safetensors" in line for line in caplog.messages) == 1
     (folder / "model.safetensors").unlink()
-    refused(folder, "can't load the model|ONNX needs")
+    refused(folder, "ONNX")
 
 
 def test_onnx_runs_no_code(folder: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_onnx_runs_no_code(folder: Path, tmp_path: Path) -> None:
     (folder / "model.onnx").write_bytes(b"")
     (folder / "mine.py").write_text(CODE.format(str(tmp_path / "ran")))
     change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Mine"})
-    refused(folder, "its own Python code")
+    refused(folder, str(folder), "Python")
     assert not (tmp_path / "ran").exists()
 
 
@@ -221,15 +221,15 @@ def test_a_wrong_configuration_is_reported(folder: Path, file: str, values: dict
     except HftuneError as error:
         assert error.hint
     else:
-        assert file == "tokenizer_config.json"  # a name that nobody knows stands for the tokenizer's own kind
+        assert file == "tokenizer_config.json"  # an unknown name means the tokenizer's own kind
 
 
-NEIGHBOURS = ("accuracy.py", "accuracy/accuracy.py", "json.py", "torch.py", "datasets.py", "evaluate.py", "sklearn.py")
+NEIGHBORS = ("accuracy.py", "accuracy/accuracy.py", "json.py", "torch.py", "datasets.py", "evaluate.py", "sklearn.py")
 
 
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     """As `accelerate launch -m hftune` starts it, in a folder of traps."""
-    for name in NEIGHBOURS:
+    for name in NEIGHBORS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(CODE.format(str(tmp_path / "ran")))
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(30)))

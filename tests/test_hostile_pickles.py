@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from facts import hftune_error
+from facts import hftune_error, mentions
 from finished_run import finished_run
 from hub_client import Client
 from replicas import REPLICAS, to_bin
@@ -133,15 +133,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from typer.testing import CliRunner
 
     from hftune.cli import commands as cli
-    from hftune.pipeline.verify import verification_server
 
     home = tmp_path_factory.mktemp("trained")
     csv_folder(home / "rows")
-    with verification_server():
-        for name, more in (("whole", ()), ("adapter", ("--method", "lora"))):
-            command = ["classify", "--data", str(home / "rows"), *QUICK, "--output", str(home / name), *more]
-            result = CliRunner().invoke(cli.app, command, prog_name="hftune")
-            assert result.exit_code == 0, result.stderr
+    for name, more in (("whole", ()), ("adapter", ("--method", "lora"))):
+        command = ["classify", "--data", str(home / "rows"), *QUICK, "--output", str(home / name), *more]
+        result = CliRunner().invoke(cli.app, command, prog_name="hftune")
+        assert result.exit_code == 0, result.stderr
     return home
 
 
@@ -158,7 +156,7 @@ def test_an_adapter(trained: Path, here: Path, hftune: Hftune, mark: Path, metho
     }[method]
     (folder / "adapter_model.bin").write_bytes(to_bin(state))
     code, _, err = hftune(*command)
-    assert code == 0 and "Loading adapter_model.bin with torch.load(weights_only=True)" in err, err
+    assert code == 0 and mentions(err, "adapter_model.bin", "torch.load(weights_only=True)"), err
     (folder / "adapter_model.bin").write_bytes(formats(mark)["zip"])
     code, _, err = hftune(*command)
     assert code == 2
@@ -166,7 +164,7 @@ def test_an_adapter(trained: Path, here: Path, hftune: Hftune, mark: Path, metho
 
 
 def sealed_anew(checkpoint: Path) -> None:
-    """Write the checksums again, as whoever changed a file could: the manifest is no signature."""
+    """Write the checksums again, as the one who changed a file could: the manifest is no signature."""
     path = checkpoint / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest.pop("seal")

@@ -140,7 +140,7 @@ def test_every_known_prefix(name: str, prefix: str, tmp_path: Path) -> None:
 
 
 def test_on_the_command_line_and_in_what_is_saved(here: Path, hftune: Hftune) -> None:
-    """transformers would put the prefix back when it saves the model; nobody else could load that."""
+    """transformers would put the prefix back when it saves the model; no other tool could load that."""
     csv_folder(here / "rows")
     prefixed(BERT, "module.").write(here / "wrapped")
     command = ("classify", "--model", "wrapped", "--data", "rows", *BRIEF, "--output")

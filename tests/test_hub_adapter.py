@@ -71,8 +71,8 @@ def test_plain_peft_loads_it(client: Client, published: Path, tmp_path: Path) ->
     assert (name, kind, parameters) == (BASE, "LORA", own + copy_of_the_head)
 
 
-def test_training_goes_on_from_it(client: Client, published: Path, tmp_path: Path) -> None:
-    """Its update is put into the weights of the base: a model like any other, with the head for the same labels."""
+def test_training_starts_from_it(client: Client, published: Path, tmp_path: Path) -> None:
+    """Its weights are merged into those of the base: a model like any other, with the head for the same labels."""
     csv_folder(tmp_path / "rows")
     done = client.hftune("classify", "--model", ADAPTER, "--data", "rows", *BRIEF, "--output", "on")
     assert done.returncode == 0, done.stderr

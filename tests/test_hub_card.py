@@ -46,7 +46,7 @@ def test_header_holds_every_score(tmp_path: Path) -> None:
     assert results["test"][1]["args"] == {"average": "macro"}
 
 
-def test_body_says_what_a_reader_needs(tmp_path: Path) -> None:
+def test_body_has_what_a_reader_needs(tmp_path: Path) -> None:
     text = card_text(finished_run(tmp_path / "run"))
     assert "| **this model**, test | 0.625 | 0.700 | 0.600 | 0.100 | 0.900 |" in text
     assert "| majority label, test | 0.500 |" in text and "| bag of words, validation | 0.500 |" in text

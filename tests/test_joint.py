@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def trained(kind: str, folder: Path, **changes: Any) -> TrainingJob:
-    """A training without scores and proof."""
+    """A training without scores and verification."""
     recipe = load_recipe(None, {**SETTINGS, "task.kind": kind, **changes})
     job = assemble(recipe, RunDir(folder), ProgressReporter())
     fit(job.trainer)
@@ -225,7 +225,7 @@ def test_lines_or_blocks() -> None:
 def test_seen_among() -> None:
     others = ["The food  was great, really.", "nothing here", "good"]
     texts = ["the FOOD was great, really", "good", "goo", "nothing here good", "the food was great, reall"]
-    # The third is too short to be looked for inside others; the fourth stands across two of them.
+    # The third is too short to be looked for inside others; the fourth spans two of them.
     assert seen_among(zip(texts, strict=True), others) == 3
     pairs = [("is it red", "nothing here"), ("the food was great, really.", "nothing"), ("is it red", "nothing")]
     assert seen_among(pairs, others) == 2, "either text of a pair"
@@ -234,7 +234,7 @@ def test_seen_among() -> None:
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        (("--unlabeled", "empty.txt"), ["holds no text"], ["give"]),
+        (("--unlabeled", "empty.txt"), ["has no text"], ["give"]),
         (("--unlabeled", "binary.txt"), ["binary"], ["convert"]),
         (("--unlabeled", "missing.txt"), ["'missing.txt'"], ["train"]),
         (("--unlabeled", "reviws"), ["'reviws'"], ["mean 'reviews'"]),

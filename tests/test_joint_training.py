@@ -85,7 +85,7 @@ SETTINGS = {
 
 
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> None:
-    """The checkpoint lies in the middle of an epoch, of a round of the unlabeled rows and of a log interval."""
+    """The checkpoint is in the middle of an epoch, of a round of the unlabeled rows and of a log interval."""
 
     def case(name: str) -> Any:
         settings = {**SETTINGS, "logging_steps": 3}
@@ -111,7 +111,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(tmp_path: Path) -> No
     assert trained[-1]["loss"] < trained[-1]["classification_loss"] + 0.2 * trained[-1]["mlm_loss"]
 
 
-def test_history_tells_the_parts_of_the_loss(tmp_path: Path) -> None:
+def test_history_has_the_components_of_the_loss(tmp_path: Path) -> None:
     settings = {**SETTINGS, "num_train_epochs": 1, "logging_steps": 1, "eval_steps": 1}
     case = joint_case(tmp_path, settings, rows=41, mlm_batch_size=5, weight=lambda done: 0.25)
     fit(case.trainer(joint_bert(0.0)))

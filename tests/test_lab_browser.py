@@ -33,7 +33,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_shows_everything_and_asks_for_nothing(browser: Browser, page_file: Path, width: int, dark: bool) -> None:
+def test_it_shows_everything_and_requests_nothing(browser: Browser, page_file: Path, width: int, dark: bool) -> None:
     page = browser.open(page_file, width=width, dark=dark)
     assert page.of(*TROUBLE) == []
     urls = [event["request"]["url"] for event in page.of("Network.requestWillBeSent")]

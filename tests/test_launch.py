@@ -22,7 +22,7 @@ from hftune.files import read_json
 
 pytestmark = pytest.mark.timeout(600)
 
-# 41 rows: the last of 3 updates has 9 of 16 rows, and its last pass one row for two processes.
+# 41 examples: the last of 3 steps has 9 of 16, and its last micro-batch one example for two processes.
 COURSE = (
     "--epochs",
     "2",
@@ -39,17 +39,10 @@ TASKS = {
     "classify": ("classify", "--data", "data", *BERT),
     "head": ("classify", "--data", "data", "--method", "head", *BERT),
     "joint": ("joint", "--data", "data", "--unlabeled", "more.txt", *BERT),
-    "distill": (
+    "taught": (
         *("distill", "--teacher", "classify-1", "--tokenizer-name", "classify-1", "--data", "data"),
-        *(
-            "--unlabeled",
-            "more.txt",
-            *BERT[2:],
-            "--set",
-            "task.hidden_weight=0.1",
-            "--set",
-            "task.attention_weight=0.1",
-        ),
+        *("--unlabeled", "more.txt", "--set", "task.hidden_weight=0.1", "--set", "task.attention_weight=0.1"),
+        *BERT[2:],
     ),
     "mlm": ("pretrain", "--objective", "mlm", "--corpus", "more.txt", *BERT[:2], *BERT[4:]),
     "distill": ("distill", "--teacher", "teacher", "--corpus", "more.txt", *BERT[:2], *BERT[4:]),
@@ -78,14 +71,21 @@ def lay_out(folder: Path) -> None:
         (folder / "people" / f"{split}.tsv").write_text("".join(asked), encoding="utf-8")
 
 
-def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, str, str]]) -> None:
+@pytest.mark.parametrize(
+    "tasks",
+    [("classify", "joint", "span", "clm"), pytest.param(tuple(TASKS), marks=pytest.mark.slow)],
+    ids=["some", "every"],
+)
+def test_two_processes_equal_one(
+    here: Path, hftune: Callable[..., tuple[int, str, str]], tasks: tuple[str, ...]
+) -> None:
     lay_out(here)
-    for task in TASKS:
+    for task in tasks:
         code, _, err = hftune(*command(task, 1))
         assert code == 0, (task, err)
     again = [*TASKS["classify"], *COURSE, "--batch-size", "4", "--set", "train.eval_steps=2"]
     again += ["--set", "model.dropout=0.1", "--set", "train.optim=muon"]
-    jobs = [{"arguments": command(task, 2)} for task in TASKS]
+    jobs = [{"arguments": command(task, 2)} for task in tasks]
     jobs += [
         {"arguments": [*again, "--output", "whole"]},
         {"arguments": [*again, "--output", "parts"], "stops": 3},
@@ -96,17 +96,17 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
         {"arguments": [*again, "--output", "failed"], "fails": 3},
     ]
     done, codes = launch_jobs(here, TWO, "launch_worker.py", jobs)
-    assert codes[:-1] == [*[0] * len(TASKS), 0, 138, 0, 0, 2, 2][: len(codes) - 1], (codes, done.stderr[-4000:])
+    assert codes[:-1] == [*[0] * len(tasks), 0, 138, 0, 0, 2, 2][: len(codes) - 1], (codes, done.stderr[-4000:])
     assert done.returncode == 1
 
-    for task in TASKS:
+    for task in tasks:
         one, two = here / f"{task}-1", here / f"{task}-2"
         assert_same_course(one, two, tolerance=5e-3)
         assert read_json(two / "environment.json")["launch"]["processes"] == 2
         alone, together = (read_json(run / "metrics.json") for run in (one, two))
         assert together["verified"] and together["data"] == alone["data"], task
         assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
-    # A signal to one process stops both after the same update, and going on equals never having stopped.
+    # A signal to one process stops both after the same step, and resuming equals never having stopped.
     whole, parts = (
         load_file(here / run / "checkpoints/checkpoint-6/trainable.safetensors") for run in ("whole", "parts")
     )
@@ -114,9 +114,9 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
     assert history(here / "whole") == history(here / "parts")
     assert read_json(here / "seeds/group.json")["seeds"] == [1, 2]
     # Results and notes come from one process, and so does the message of the end.
-    assert done.stdout.count('"verified": true') == len(TASKS)
-    sessions = len(TASKS) + 6  # whole, parts twice, two seeds, failed
-    assert done.stderr.count("Training on CPU, 2 processes, effective batch size 16") == sessions
+    assert done.stdout.count('"verified": true') == len(tasks)
+    sessions = len(tasks) + 6  # whole, parts twice, two seeds, failed
+    assert done.stderr.count("2 processes, effective batch size 16") == sessions
     assert done.stderr.count("stopped by SIGUSR1 after step 3 of 6") == 1
     assert done.stderr.count("--output parts --resume") == 1
     assert done.stderr.count("predict runs in one process, but a launcher has started 2") == 1
@@ -127,9 +127,9 @@ def test_two_processes_equal_one(here: Path, hftune: Callable[..., tuple[int, st
 
 def test_one_process_with_the_config_as_it_is(tmp_path: Path) -> None:
     tiny.csv_folder(tmp_path / "data")
-    words = (*CONFIG, "-m", "hftune", "classify", "--data", "data", *tiny.QUICK, "--output", "run", "--json")
-    done = launch(tmp_path, *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+    job = {"arguments": ["classify", "--data", "data", *tiny.QUICK, "--output", "run", "--json"]}
+    done, codes = launch_jobs(tmp_path, CONFIG, "launch_worker.py", [job])
+    assert (done.returncode, codes) == (0, [0]), done.stderr[-3000:]
     assert json.loads(done.stdout)["verified"] is True
     assert mentions(done.stderr, "CPU", "1 process", "batch size 8")
     assert read_json(tmp_path / "run/environment.json")["launch"] == {
@@ -155,7 +155,7 @@ def test_fewer_processes_than_requested_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_a_signal_kills_is_reported(tmp_path: Path) -> None:
-    """It leaves no message of its own: the launcher names the signal, and the process that is left says what to do."""
+    """It leaves no message of its own: the launcher names the signal, and the other process reports what to do."""
     lay_out(tmp_path)
     job = {"arguments": [*command("classify", 2), "--set", "train.eval_steps=2"], "stops": 4, "by": "SIGILL"}
     done, codes = launch_jobs(tmp_path, TWO, "launch_worker.py", [job])

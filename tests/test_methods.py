@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,17 @@ VARIANTS = {
     "head-uncached": HeadMethod(cache_features=False),
     **{f"{kind}-merged": small(kind, merge=True) for kind in METHODS if "merge" in METHODS[kind].model_fields},
 }
-CASES = [(name, kind) for kind in ("bert", "roberta") for name in (*SECTIONS, *VARIANTS)]
+MEAN, RARE_MEAN = ("full", "head", "prefix", "prompt", "lora"), ("head-uncached", "lora-merged", "bitfit")
+DAILY = [(name, "bert") for name in (*SECTIONS, *VARIANTS)] + [(name, "roberta") for name in SECTIONS]
+DAILY += [(name, "bert-mean") for name in MEAN]
+"""What ``make test`` looks at; variants of a method on the other architectures are slow tests."""
+CASES = [
+    *DAILY,
+    *(pytest.param(name, "roberta", marks=pytest.mark.slow) for name in VARIANTS),
+    *(pytest.param(name, "bert-mean", marks=pytest.mark.slow) for name in RARE_MEAN),
+]
+Key = tuple[str, str]
+CODE = {"configuration_pooled.py", "modeling_pooled.py"}
 
 # What may move, by a part of its name. Stated here once more, not read off the methods.
 INTENDED = {
@@ -60,27 +70,45 @@ def test_every_kind_has_a_method_and_the_other_way_round() -> None:
     assert set(METHODS) == set(Recipe.section_kinds("method"))
 
 
+class OnDemand(dict[Key, Any]):
+    """Values that are made when they are first read: a slow test needs none of the others."""
+
+    def __init__(self, make: Callable[[Key], dict[Key, Any]]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, key: Key) -> Any:
+        self.update(self.make(key))
+        return self[key]
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], MethodCase]]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Key, MethodCase]]:
     """Each method trained once; its best checkpoint is its first one."""
     root = tmp_path_factory.mktemp("methods")
+
+    def train(key: Key) -> dict[Key, MethodCase]:
+        name, kind = key
+        case = MethodCase(root / f"{kind}-{name}", kind, {**SECTIONS, **VARIANTS}[name])
+        case.train()
+        return {key: case}
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HFTUNE_CACHE", str(root / "cache"))
-        made = {}
-        for name, kind in CASES:
-            section = {**SECTIONS, **VARIANTS}[name]
-            case = MethodCase(root / f"{kind}-{name}", kind, section)
-            case.train()
-            made[name, kind] = case
-        yield made
+        yield OnDemand(train)
 
 
 @pytest.fixture(scope="module")
-def reloaded(trained: dict[tuple[str, str], MethodCase]) -> dict[tuple[str, str], Any]:
-    """What a fresh process says with each saved model."""
-    folders = [case.save() for case in trained.values()]
-    outputs = fresh_outputs(folders, "classify", [{"text": text} for text in TEXTS])
-    return dict(zip(trained, outputs, strict=True))
+def reloaded(trained: dict[Key, MethodCase]) -> dict[Key, Any]:
+    """The outputs of each saved model in a new process, one for all of ``make test``."""
+
+    def reload(key: Key) -> dict[Key, Any]:
+        keys = DAILY if key in DAILY else [key]
+        folders = [trained[one].save() for one in keys]
+        outputs = fresh_outputs(folders, "classify", [{"text": text} for text in TEXTS])
+        return dict(zip(keys, outputs, strict=True))
+
+    return OnDemand(reload)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -124,10 +152,14 @@ def test_a_fresh_process_gives_the_same_answers(name: str, kind: str, trained: A
     files = {path.name for path in (case.folder / "model").iterdir()}
     wanted = {"adapter_config.json", "adapter_model.safetensors", "base"} if name.split("-")[0] in ADAPTERS else set()
     wanted = {"config.json", "model.safetensors"} if name.endswith("-merged") or not wanted else wanted
+    if kind == "bert-mean":
+        holder = case.folder / "model" / ("base" if "base" in wanted else "")
+        assert {path.name for path in holder.glob("*.py")} == CODE
+        files -= CODE
     assert files == wanted | {"tokenizer.json", "tokenizer_config.json", "hftune.json"}
 
 
-@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] in ADAPTERS])
+@pytest.mark.parametrize(("name", "kind"), [case for case in DAILY if case[0] in ADAPTERS])
 def test_an_adapter_loads_with_plain_peft(name: str, kind: str, trained: Any, reloaded: Any) -> None:
     case = trained[name, kind]
     folder: Path = case.folder / "model"
@@ -138,8 +170,10 @@ def test_an_adapter_loads_with_plain_peft(name: str, kind: str, trained: Any, re
         assert close(adapted(**batch).logits, case.logits)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_features_that_were_kept_give_what_the_whole_model_gives(kind: str, trained: Any) -> None:
+@pytest.mark.parametrize(
+    "kind", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "bert-mean"))]
+)
+def test_cached_features_give_what_the_whole_model_gives(kind: str, trained: Any) -> None:
     kept, whole = trained["head", kind], trained["head-uncached", kind]
     assert kept.applied.precomputed and not whole.applied.precomputed
     left, right = losses(kept.folder), losses(whole.folder)

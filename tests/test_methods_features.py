@@ -121,7 +121,7 @@ def test_a_broken_file_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
         path.write_bytes(path.read_bytes()[:20])
     again = run(methods.apply(model("bert"), HeadMethod(), ()), inputs())
     assert torch.equal(again.train.features, first.train.features)
-    assert "made again" in caplog.text
+    assert "computed again" in caplog.text
 
 
 def test_a_cache_that_takes_nothing_costs_only_time(cache: Path, caplog: pytest.LogCaptureFixture) -> None:

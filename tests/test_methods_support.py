@@ -106,11 +106,11 @@ def test_a_classifier_that_reads_the_last_token_takes_no_vectors_before_the_text
 @pytest.mark.parametrize("method", ["lora", "ia3"])
 def test_targets_that_lead_nowhere_are_refused(method: str) -> None:
     for targets, reported, hint in (
-        (("query", "qery"), "'qery' names no layer of this bert model", "did you mean 'query'?"),
-        (("LayerNorm",), "'LayerNorm' is no linear layer of this bert model", "query, value"),
-        (("xyz",), "'xyz' names no layer", "its linear layers end in classifier, dense, key, query, value"),
+        (("query", "qery"), ("'qery'", "bert"), "'query'"),
+        (("LayerNorm",), ("'LayerNorm'", "bert"), "query, value"),
+        (("xyz",), ("'xyz'", "bert"), "classifier, dense, key, query, value"),
     ):
-        with pytest.raises(HftuneError, match=reported) as caught:
+        with hftune_error(*reported) as caught:
             methods.apply(model("bert"), section(method, target_modules=targets), ())
         assert hint in caught.value.hint
     applied = methods.apply(model("bert"), section(method, target_modules=("attention.self.query",)), ())

@@ -37,7 +37,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 answers = {}
 for folder in sys.argv[1:]:
-    # False: the tokenizer needs no code of ours, though the model's config beside it does.
+    # False: the tokenizer needs no code of ours, though the model's config next to it does.
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     batch = tokenizer(["ada lovelace was", "the rest"], return_tensors="pt", padding=True)

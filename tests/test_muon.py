@@ -1,4 +1,4 @@
-"""Muon does what its definition says, to the right weights."""
+"""Muon follows its definition, for the right weights."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def plain_polar(matrix: Tensor) -> Tensor:
 
 
 def test_steps_equal_a_plain_reference() -> None:
-    """Three steps on a fused q, k, v: each third by itself, with momentum, Nesterov, scale and decoupled decay."""
+    """Three steps on a fused q, k, v: each third on its own, with momentum, Nesterov, scale and decoupled decay."""
     model = mingpt()
     weight = model.model.blocks[0].attention.qkv.weight
     up = model.model.blocks[1].mlp.up.weight
@@ -120,7 +120,7 @@ def test_steps_equal_a_plain_reference() -> None:
 
 
 def test_a_step_is_as_large_as_adamw_would_take() -> None:
-    """One learning rate suits both groups because the root mean square of an update is about 0.2 of it."""
+    """One learning rate suits both groups because the root mean square of a step is about 0.2 of it."""
     model = with_gradients(mingpt())
     matrices = [(matrix, matrix.parameter.detach().clone()) for matrix in block_matrices(model)]
     muon_for(model, lr=1.0, weight_decay=0.0).step()

@@ -1,4 +1,4 @@
-"""Muon in a training: it learns, follows the schedule, and says what it can't move."""
+"""Muon in a training: it learns, follows the schedule, and reports what it can't move."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_training_with_muon_learns_and_holds_then_decays(whole: tuple[Case, Any]
     assert isinstance(trainer.optimizer.optimizer, Muon)
     rows = [row for row in case.history if "loss" in row and "split" not in row]
     assert rows[-1]["loss"] < rows[0]["loss"]
-    # 16 updates: 2 of warm-up, then 6 held, then 8 that fall to zero.
+    # 16 steps: 2 of warmup, then 6 held, then 8 that fall to zero.
     rates = [row["learning_rate"] / 5e-3 for row in rows]
     assert rates == pytest.approx([0.0, 0.5, *[1.0] * 6, *[(16 - step) / 8 for step in range(8, 16)]], abs=1e-6)
 

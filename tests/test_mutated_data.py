@@ -46,7 +46,7 @@ def lines(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-LABELLED: dict[str, bytes] = {
+LABELED: dict[str, bytes] = {
     "rows.csv": delimited(ROWS, ","),
     "plain.csv": b"".join(f"{number % 2},row {number}\\n twice\n".encode() for number in range(14)),
     "rows.tsv": delimited(PAIRS, "\t"),
@@ -88,14 +88,14 @@ def stream(path: Path) -> None:
 
 def questions(path: Path) -> None:
     splits = load_questions(QuestionData(dataset_name=str(path)))
-    assert len(splits.train.questions) == len(splits.train.known)
+    assert len(splits.train.questions) == len(splits.train.required_answers)
 
 
-@pytest.mark.parametrize("name", LABELLED)
+@pytest.mark.parametrize("name", LABELED)
 @examples(110)
 @given(changes=edits)
 def test_labeled_files(name: str, changes: list[Edit]) -> None:
-    path = written(name, edited(LABELLED[name], changes))
+    path = written(name, edited(LABELED[name], changes))
     survives(lambda: labeled(path))
     survives(lambda: load_split(LabeledData(dataset_name=str(path)), None, ("no", "yes")))
 
@@ -157,7 +157,7 @@ def test_folders(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     for index, name in enumerate(names):
         if name != "..":
             (folder / f"{name}.{'csv' if index % 2 else 'jsonl'}").write_bytes(
-                LABELLED["rows.csv" if index % 2 else "rows.jsonl"]
+                LABELED["rows.csv" if index % 2 else "rows.jsonl"]
             )
     survives(lambda: load(LabeledData(dataset_name=str(folder))))
     survives(lambda: load(LabeledData(dataset_name=str(folder), train_file="../rows.csv")))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import Edit, edited, edits, examples, survives, turned, turns
 
-from hftune.config.shipped import catalogue, shipped_studies
+from hftune.config.shipped import shipped_recipes, shipped_studies
 from hftune.config.values import refuse_unasked
 from hftune.files import recipes_dir
 from hftune.recipe import Recipe, load_recipe, recipe_yaml
@@ -19,7 +19,7 @@ from hftune.runs.directory import default_path
 from hftune.studies.plan import check
 from hftune.studies.request import make_plan, parse_grid, read_values
 
-RECIPES = [entry.path.read_bytes() for entry in catalogue()]
+RECIPES = [entry.path.read_bytes() for entry in shipped_recipes()]
 STUDIES = [entry.path.read_bytes() for entry in shipped_studies()]
 RESOLVED = [load_recipe(path).model_dump(mode="json") for path in sorted(recipes_dir().glob("classify/*.yaml"))] + [
     load_recipe(None, {"task.kind": kind}).model_dump(mode="json") for kind in ("joint", "mlm", "span", "clm", "answer")

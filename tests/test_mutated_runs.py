@@ -139,7 +139,7 @@ def test_the_configuration_of_an_adapter(
         edited(content, changes) if values is None else json.dumps(turned(ADAPTER, values)).encode()
     )
     found = survives(lambda: open_adapter(open_checkpoint(ModelSection(model_name_or_path=str(folder)))))
-    if found is not None:  # whatever it says, its base is on the Hub or beside it
+    if found is not None:  # whatever is in it, its base is on the Hub or next to it
         base = found.base.name
         climbs = ".." in Path(base).parts or base.startswith(("/", "~", "."))
         assert base == str(folder / "base") or not climbs

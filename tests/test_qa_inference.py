@@ -52,7 +52,7 @@ def test_a_line_of_a_tsv_that_is_no_question_is_named(asked: Path, here: Path, h
 UNKNOWN = "4 of 20 characters are unknown to the tokenizer: 'ó' (U+00F3) × 1, 'ć' (U+0107) × 1"
 
 
-def test_characters_that_the_model_can_not_tell_apart_are_reported(asked: Path, here: Path, hftune: Hftune) -> None:
+def test_characters_that_are_the_same_token_are_reported(asked: Path, here: Path, hftune: Hftune) -> None:
     code, _, err = hftune("predict", str(asked), "Where was Żółć born?")
     assert code == 0 and f"the questions: {UNKNOWN}" in err, err
     (here / "other.tsv").write_text("Where was Żółć born?\n")

@@ -237,7 +237,7 @@ COMMON = ["abcd efgh?", "abcd hg?", "abcd efgh ab?", "abcd gg?"]
 @pytest.mark.parametrize("attention", [*ATTENTION, "gpt2"])
 def test_batches_and_cache_change_no_answer(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = char_tokenizer(["abcdefgh ?"], block_size=BLOCK)
-    if attention == "gpt2":  # counts positions from the left, padding among them, unless it is told
+    if attention == "gpt2":  # counts positions from the left, padding among them, unless it gets positions
         torch.manual_seed(0)
         shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": BLOCK, "initializer_range": 0.5}
         model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=1, **shape))
@@ -313,7 +313,7 @@ def test_an_answer_that_was_cut_off_is_held_back(there: Path, tuned: Path, hftun
     assert [one["answer"] for one in listed([row, {**row, "ended": True}])["rows"]] == ["Rom …", "Rom"], "in the report"
 
 
-def test_one_pass_tells_what_greedy_decoding_gives(tuned: Path) -> None:
+def test_one_forward_pass_shows_what_greedy_decoding_gives(tuned: Path) -> None:
     answerer = QuestionAnswerer.load(str(tuned), device="cpu")
     questions = [f"Where was {name} born?" for name in BORN]
     gold = list(BORN.values())

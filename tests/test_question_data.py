@@ -58,12 +58,12 @@ def test_files_of_the_course(tmp_path: Path) -> None:
         birth_test_inputs="Where was E born?\nWhere was F born?\n",
     )
     data = load_questions(section)
-    assert data.train.known == ("Rome", "Oslo") and data.validation.questions == ("Where was A B born?",)
+    assert data.train.required_answers == ("Rome", "Oslo") and data.validation.questions == ("Where was A B born?",)
     assert data.validation.lines == (2,), "the header is no row"
     assert mentions(data.notes, "1 of the 1", "train")
     assert load_question_split(section, None)[0] == "validation", "test has no answers to score"
     assert load_question_split(section, "test")[1].answers is None
-    with pytest.raises(HftuneError, match="no all split"):
+    with hftune_error("all"):
         load_question_split(section, "all")
 
 
@@ -90,9 +90,9 @@ def test_a_corpus_is_for_vocabularies_that_are_made(model: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("model", "like"),
     [
-        ([], "finetune/births-fresh"),
-        (["--model", "scratch:mingpt"], "finetune/fresh"),
-        (["--model", "scratch:mingpt-tiny"], "finetune/fresh"),
+        ([], "finetune/births-scratch"),
+        (["--model", "scratch:mingpt"], "finetune/scratch"),
+        (["--model", "scratch:mingpt-tiny"], "finetune/scratch"),
         (["--model", "runs/a"], "finetune/births"),
         (["--from", "runs/a"], "finetune/births"),
     ],
@@ -147,7 +147,7 @@ def test_a_line_without_a_tab(tmp_path: Path, line: str, looks: str) -> None:
         ("a?\tb\n\nc?\td\n", ["line 2 is blank"]),
         ("a?\t \n", ["line 1", "answer is empty"]),
         ("\tb\n", ["line 1", "question is empty"]),
-        ("question\tanswer\n", ["holds no questions"]),
+        ("question\tanswer\n", ["has no questions"]),
         ("", ["is empty"]),
     ],
 )
@@ -188,7 +188,7 @@ def test_risk_and_coverage() -> None:
     assert curve[-1] == {"coverage": 1.0, "accuracy": 0.5, "confidence": 0.1}
     assert curve[50] == {"coverage": 0.51, "accuracy": pytest.approx(2 / 3), "confidence": 0.7}, "51 % of 4 take three"
     assert area_under_risk(sure, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
-    # Equally sure answers can't be told apart, whatever order they come in.
+    # Equally probable answers have no order, whatever order they come in.
     alike = np.full(4, 0.5)
     assert area_under_risk(alike, right) == area_under_risk(alike, right[::-1]) == pytest.approx(0.5)
     assert risk_coverage(alike, right)[0]["accuracy"] == 0.5

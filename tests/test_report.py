@@ -1,4 +1,4 @@
-"""The report as text: what it says, what it leaves out, that data stays data, and that it is the same each time."""
+"""The report as text: what it contains, what it leaves out, that data stays data, and that it is the same each time."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def requested(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_shows_everything_and_asks_for_nothing(browser: Browser, report: Path, width: int, dark: bool) -> None:
+def test_it_shows_everything_and_requests_nothing(browser: Browser, report: Path, width: int, dark: bool) -> None:
     page = browser.open(report, width=width, dark=dark)
     assert page.of(*TROUBLE) == []
     assert [url for url in requested(page) if url not in (report.as_uri(), "data:,")] == []

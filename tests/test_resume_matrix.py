@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from crash_case import METHODS, PAIRS, TASKS, differences, in_rank, recipe, remains, train_session, write_data
+from facts import hftune_error
 from forks import joined, start_ranks
 
-from hftune.errors import HftuneError
 from hftune.pipeline.train import train
 from hftune.recipe import Recipe
 
@@ -133,13 +133,13 @@ DATA = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_changed_data_is_refused(home: Path, tmp_path: Path, task: str) -> None:
-    """One character in one row is enough; the message says which part of the data it is."""
+    """One character in one row is enough; the message names the part of the data."""
     mine = Path(shutil.copytree(home, tmp_path / "home"))
     wanted = recipe(mine, task)
     train_session(wanted, tmp_path / "run", stop=2)
     file = mine / DATA.get(task, "lines.txt")
     file.write_text(file.read_text()[::-1].replace("t", "d", 1)[::-1])
-    with pytest.raises(HftuneError, match="other data") as refused:
+    with hftune_error("data") as refused:
         train_session(wanted, tmp_path / "run", resume=True)
     assert f"data.{'unlabeled' if task in ('joint', 'distill') else 'train'}: " in refused.value.message
     assert refused.value.exit_code == 2

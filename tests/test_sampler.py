@@ -101,7 +101,7 @@ def test_accumulation_makes_the_same_steps() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_weights_make_the_mean_over_rows(world_size: int, accumulation: int) -> None:
-    """Weighted means, averaged over passes and processes as Trainer and DDP do, are the plain mean of each update."""
+    """Weighted means, averaged over micro-batches and processes as by Trainer and DDP, are the plain mean of a step."""
     ranks = [
         batches(rows=103, lengths=LENGTHS[:103].tolist(), world_size=world_size, rank=rank, accumulation=accumulation)
         for rank in range(world_size)

@@ -1,4 +1,4 @@
-"""Span corruption: a pure function that loses no character, and is scored as it says."""
+"""Span corruption: a pure function that loses no character, and its scores."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_nothing_is_held_out_unless_asked(corpus_file: Path) -> None:
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Recipe:
-    """The recipe that a command line stands for; nothing is trained."""
+    """The recipe of a command line; nothing is trained."""
     seen: list[Recipe] = []
 
     def dry_run(wanted: Recipe, *_: Any, **__: Any) -> Any:

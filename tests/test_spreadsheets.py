@@ -253,6 +253,14 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         load(section(path, validation_file="dev.jsonl"))
 
 
+def test_drop_missing_is_silent_where_nothing_is_missing(tmp_path: Path, hftune: Command) -> None:
+    (tmp_path / "rows.csv").write_text(
+        "text,label\n" + "".join(f"text {row},{row % 2}\n" for row in range(20)), encoding="utf-8"
+    )
+    code, out, _ = hftune("data", "peek", str(tmp_path / "rows.csv"), "--drop-missing", "--json")
+    assert code == 0 and not [note for note in json.loads(out)["notes"] if "drop_missing" in note]
+
+
 def test_drop_missing_leaves_rows_out_and_counts_them(tmp_path: Path, hftune: Command) -> None:
     lines = [line for line in faulty(tmp_path).read_text().splitlines() if line not in ("a,b,c", "short")]
     (tmp_path / "rows.csv").write_text("\n".join(lines), encoding="utf-8")

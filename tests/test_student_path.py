@@ -201,9 +201,9 @@ def births(walk: Walk) -> None:
     walk.run(f"finetune --from runs/births {tune} --lr 6e-4 --output runs/births-qa")
     score = walk.metrics("runs/births-qa")["splits"]["validation"]["exact_match"]
     walk.found("exact match", score, score > 0.3)
-    walk.run(f"finetune {tune} {sizes} --lr 4e-3 --optim muon --output runs/births-fresh")
-    fresh = walk.metrics("runs/births-fresh")["splits"]["validation"]["exact_match"]
-    walk.found("exact match from scratch", fresh, fresh < 0.15)
+    walk.run(f"finetune {tune} {sizes} --lr 4e-3 --optim muon --output runs/births-scratch")
+    scratch = walk.metrics("runs/births-scratch")["splits"]["validation"]["exact_match"]
+    walk.found("exact match from scratch", scratch, scratch < 0.15)
     again = json.loads(walk.run("evaluate runs/births-qa --data ./births --split validation --json"))
     scored = re.search(r'"exact_match": ([\d.]+)', json.dumps(again))
     walk.found("exact match", float(scored[1]) if scored else None, scored is not None and float(scored[1]) == score)
@@ -235,6 +235,61 @@ def language_model(walk: Walk) -> None:
     texts = walk.run(generate).splitlines()
     walk.found("texts", len(texts), len(texts) == 3 and all(json.loads(text)["log_probability"] < 0 for text in texts))
     walk.found("the same again", True, walk.run(generate).splitlines() == texts)
+
+
+def attention_sweep(walk: Walk) -> None:
+    """Attention variants as studies of two objectives, compared by bits per byte or character next to the baselines."""
+    sizes = "--num_hidden_layers 1 --hidden_size 64 --num_attention_heads 2 --block_size 64 --batch-size 16"
+    sizes += " --tokenizer_type bpe --vocab-size 400 --max_steps 60 --eval_steps 30"
+    for objective, data, metric, variants in (
+        ("clm", "./prose", "bits_per_byte", ("vanilla", "rope", "synthesizer")),
+        ("span", "births/wiki.txt", "bits_per_character", ("vanilla", "rope")),
+    ):
+        folder = f"runs/attention-{objective}"
+        walk.run(
+            f"sweep --recipe pretrain/{objective} --data {data} --grid model.attention={','.join(variants)} --seeds 1,2"
+            f" {sizes} --output {folder}"
+        )
+        study = json.loads((walk.folder / folder / "comparison.json").read_text(encoding="utf-8"))
+        walk.found(
+            "settings", len(study["rows"]), {row["values"]["model.attention"] for row in study["rows"]} == {*variants}
+        )
+        compared = json.loads(walk.run(f"compare {folder} --metric {metric} --split validation --json"))
+        for row in compared["rows"]:
+            name = row["values"]["model.attention"]
+            runs = [walk.metrics(f"{folder}/runs/attention={name}/seed-{seed}") for seed in row["seeds"]]
+            recorded = sum(metrics["splits"]["validation"][metric] for metrics in runs) / len(runs)
+            bits, counted = row["scores"]["validation"]["mean"], row["baselines"]
+            unigram = counted["unigram"]["validation"]
+            walk.found(f"{name}, {metric}", bits, abs(bits - recorded) < 1e-3 and 0 < bits < unigram)
+        assert compared["metric"] == metric and compared["higher_is_better"] is False
+        means = [row["scores"]["validation"]["mean"] for row in compared["rows"]]
+        assert means == sorted(means), "the best is first"
+        assert 0 <= compared["pairs"][0]["adjusted_p"] <= 1
+        page = (walk.folder / folder / "report.html").read_text(encoding="utf-8")
+        assert all(f'id="figure-{name}"' in page for name in ("scores", "training-loss", "validation-loss"))
+
+
+def baselines(walk: Walk) -> None:
+    """Simple systems before any training: labels, questions and text, each against a count made here."""
+    with (walk.folder / "reviews" / "test.csv").open(encoding="utf-8", newline="") as file:
+        stars = [row[0] for row in csv.reader(file)]
+    found = json.loads(walk.run("baseline --data ./reviews --json"))["baselines"]
+    majority, words = (found[name]["test"]["accuracy"] for name in ("majority", "tfidf"))
+    shares = {star: stars.count(star) / len(stars) for star in stars}
+    walk.found("majority", majority, any(abs(majority - share) < 1e-9 for share in shares.values()))
+    walk.found("bag of words", words, words > majority + 0.1)
+    places = [
+        line.split("\t")[1]
+        for line in (walk.folder / "births" / "birth_dev.tsv").read_text(encoding="utf-8").splitlines()
+    ]
+    answer = max(places, key=places.count)
+    found = json.loads(walk.run(f"baseline --data ./births --answer '{answer}' --json"))["baselines"]
+    score = found[f"always {answer}"]["validation"]["exact_match"]
+    walk.found(f"always {answer}", score, abs(score - places.count(answer) / len(places)) < 1e-9)
+    found = json.loads(walk.run("baseline --corpus ./prose --json"))["baselines"]
+    unigram, bigram = (found[name]["validation"]["bits_per_byte"] for name in ("unigram", "bigram"))
+    walk.found("bits per byte, unigram and bigram", f"{unigram:.3f}, {bigram:.3f}", 0 < bigram < unigram < 8)
 
 
 def attention(walk: Walk) -> None:
@@ -288,6 +343,25 @@ def glue(walk: Walk) -> None:
     walk.found("rows", metrics["data"]["rows"], metrics["data"]["rows"] == {"train": 60, "validation": 20, "test": 12})
     assert "test" not in metrics["splits"]
     assert len(walk.lines("runs/cola/predictions/test.jsonl")) == 12
+    folder = walk.folder / "RTE"
+    folder.mkdir()
+    pairs = [("The cat sleeps .", "not_entailment"), ("The dog sleeps .", "entailment")]
+    for name, count, header in (("train", 60, True), ("dev", 20, True), ("test", 12, False)):
+        lines = ["\t".join(["index", "sentence1", "sentence2", *(["label"] if header else [])])]
+        for number in range(count):
+            second, label = pairs[number % 2]
+            lines.append(
+                "\t".join([str(number), f'Dog {number} of the "farm sleeps .', second, *([label] if header else [])])
+            )
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    walk.run(f"classify --model TinyBERT --task_name rte --data_dir RTE {BRIEF} --output runs/rte")
+    metrics = walk.metrics("runs/rte")
+    walk.found("rows", metrics["data"]["rows"], metrics["data"]["rows"] == {"train": 60, "validation": 20, "test": 12})
+    walk.found("labels", metrics["labels"], metrics["labels"] == ["entailment", "not_entailment"])
+    words = metrics["baselines"]["tfidf"]["validation"]["accuracy"]
+    walk.found("bag of words", words, words == 1.0)
+    (first, *rest) = walk.lines("runs/rte/predictions/test.jsonl")
+    assert len(rest) == 11 and first["gold"] is None and '"farm' in json.dumps(first).replace('\\"', '"')
 
 
 PYTHON = """
@@ -332,6 +406,8 @@ SECTIONS: tuple[Callable[[Walk], None], ...] = (
     boolq,
     births,
     language_model,
+    attention_sweep,
+    baselines,
     attention,
     messy_csv,
     glue,

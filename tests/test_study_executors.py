@@ -47,7 +47,7 @@ def pieces(count: int, work: Callable[[int, Executor], None]) -> Any:
 def test_work_is_shared_out_and_errors_come_back() -> None:
     seen: list[tuple[int, int]] = []
     workers = [Planter({}), Planter({})]
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=120)
 
     def work(number: int, executor: Executor) -> None:
         if number < 2:
@@ -80,7 +80,7 @@ def test_a_signal_stops_the_workers_and_the_study() -> None:
     def work(number: int, _: Executor) -> None:
         if number == 1:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-            assert executor.asked.wait(10)
+            assert executor.asked.wait(120)
         done.append(number)
 
     with pytest.raises(Interrupted) as caught:
@@ -111,7 +111,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> executors.LocalEx
     import os
 
     command = [sys.executable, "-c", WORKER]
-    monkeypatch.setattr(executors, "fresh_process", lambda module: (command, dict(os.environ)))
+    monkeypatch.setattr(executors, "module_command", lambda module: (command, dict(os.environ)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (executor,) = executors.local_executors(StudyDir(tmp_path), 1)
@@ -132,7 +132,9 @@ def test_the_hint_of_the_first_failure_reaches_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.posix("a process there does not end by a signal")
-def test_a_worker_outlives_its_orders_and_its_own_death(worker: executors.LocalExecutor, tmp_path: Path) -> None:
+def test_a_worker_process_takes_several_jobs_and_is_replaced_when_it_dies(
+    worker: executors.LocalExecutor, tmp_path: Path
+) -> None:
     reported: list[Mapping[str, Any]] = []
 
     def callback(job: Job, message: Mapping[str, Any]) -> bool:
@@ -223,7 +225,7 @@ def test_what_a_sweep_would_cost_on_the_command_line(
     ]
     assert not (here / "runs").exists()
     code, _, err = hftune(*command, "--launcher", "slurm")
-    assert code == 2 and "on this machine" in err
+    assert code == 2 and "--launcher" in err
 
 
 def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +240,7 @@ def test_sweep_on_the_command_line(here: Path, hftune: Hftune, monkeypatch: pyte
     assert out.splitlines()[-1] == f"report  {folder / 'report.html'}"
     assert "[6/6] learning_rate=0.01 seed 3: done (1 s)" in err
     assert read_plan(folder / "study.yaml").set == {"train.num_train_epochs": 2}
-    assert hftune("sweep", str(folder / "study.yaml"))[1] == out  # nothing is left to do, and it says the same
+    assert hftune("sweep", str(folder / "study.yaml"))[1] == out  # nothing is left to do, and its output is the same
     assert len(executor.trained) == 6
 
     executor.broken = {"learning_rate=0.1": "the loss is nan"}

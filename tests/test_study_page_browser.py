@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from browser import Browser, running_browser
 from facts import mentions
-from sample_study import SCRIPT, plant_study
+from sample_study import SCRIPT, plant_run, plant_study
 
+from hftune.recipe import load_recipe
+from hftune.runs.group import seed_path
 from hftune.studies.plan import Plan
-from hftune.studies.report import PAGE, write_study
+from hftune.studies.report import PAGE, write_group_page, write_study
 
 pytestmark = [pytest.mark.browser, pytest.mark.renders]
 
@@ -20,6 +22,8 @@ FIGURES = (
     "by-train-learning-rate",
     "by-train-num-train-epochs",
     "curves",
+    "training-loss",
+    "validation-loss",
     "against-seconds",
     "against-trainable",
 )
@@ -72,7 +76,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_shows_everything_and_asks_for_nothing(browser: Browser, page_file: Path, width: int, dark: bool) -> None:
+def test_it_shows_everything_and_requests_nothing(browser: Browser, page_file: Path, width: int, dark: bool) -> None:
     page = browser.open(page_file, width=width, dark=dark)
     assert page.of(*TROUBLE) == []
     urls = [event["request"]["url"] for event in page.of("Network.requestWillBeSent")]
@@ -111,3 +115,25 @@ def test_runs_are_linked_and_the_selected_setting_is_marked(browser: Browser, pa
     assert all((page_file.parent / link).is_file() for link in links)
     marked = page.value("[...document.querySelectorAll('tr.model th')].map(cell => cell.innerText)")
     assert len(marked) == 1 and "learning_rate=0.001 num_train_epochs=4 us" in marked[0] and "selected" in marked[0]
+
+
+def test_the_first_values_of_what_differs_are_on_the_screen_of_a_phone(browser: Browser, page_file: Path) -> None:
+    page = browser.open(page_file, width=390)
+    assert page.value("document.querySelector('#differences tbody td').getBoundingClientRect().right") <= 390
+    heads = page.value("[...document.querySelectorAll('#differences thead th')].map(one => one.scrollWidth)")
+    assert max(heads[1:3]) < 390, "names of settings wrap"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_a_group_fits_and_links_its_runs(browser: Browser, tmp_path: Path, width: int) -> None:
+    for seed in (1, 2):
+        parameters = {"trainable": 626, "total": 9000, "formula": "2d+2"}
+        plant_run(seed_path(tmp_path, seed), load_recipe(None, {"train.seed": seed}), 0.7, parameters=parameters)
+    page = browser.open(write_group_page(tmp_path), width=width)
+    assert page.of(*TROUBLE) == []
+    assert page.value("document.documentElement.scrollWidth") == width
+    for name in ("scores", "curves", "losses"):
+        assert page.value(f"document.querySelector('#figure-{name} svg').getBoundingClientRect().width") > 200
+    links = page.value("[...document.querySelectorAll('#runs a')].map(link => link.getAttribute('href'))")
+    assert links == ["seed-1/report.html", "seed-2/report.html"]
+    assert "= 2d+2" in page.value("document.querySelector('#comparison tbody').innerText")

@@ -1,4 +1,4 @@
-"""The search: draws, prunes, repeats nothing, and goes on after kill -9 as if nothing had happened."""
+"""The search: draws, prunes, repeats nothing, and resumes after kill -9 as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quality(job: Job, folder: Path) -> tuple[Any, float]:
 
 
 class Trainer:
-    """A executor that plants runs; three evaluations each, told as a worker tells them."""
+    """A executor that plants runs; three evaluations each, reported as a worker reports them."""
 
     def __init__(self, folder: Path, stop_after: int | None = None) -> None:
         self.folder = folder

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from facts import hftune_error
 from sample_study import Planter, plant_run, plant_study
 
-from hftune.errors import HftuneError, RunFailed
-from hftune.pipeline.verify import _SERVERS, fresh_outputs, verification_server
+from hftune.errors import RunFailed
+from hftune.pipeline import verify
+from hftune.pipeline.verify import Server, fresh_outputs
 from hftune.progress import ProgressReporter
 from hftune.studies import plots
 from hftune.studies.compare import compare_study
@@ -120,7 +123,7 @@ def test_stages_come_first_and_once_a_seed(tmp_path: Path) -> None:
     again = Planter(SHARES)
     sweep(plan(), tmp_path / "s", create=lambda study, jobs: [again])
     assert again.trained == []
-    with pytest.raises(HftuneError, match="depends_on differs"):
+    with hftune_error("depends_on"):
         sweep(plan(depends_on={"mlm": {}}), tmp_path / "s", create=lambda study, jobs: [])
 
 
@@ -149,7 +152,7 @@ def test_what_a_study_would_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     more = plan(grid=few, seeds=[1, 2, 3])
     assert [(cost.runs, cost.complete) for cost in costs(more, folder, 1, ProgressReporter())] == [(1, 2)] * 4
     assert [(cost.minutes, cost.each) for cost in costs(made, folder, 1, ProgressReporter())] == [(0.0, None)] * 4
-    with pytest.raises(HftuneError, match="depends_on differs"):
+    with hftune_error("depends_on"):
         list(costs(plan(grid=few, depends_on={"mlm": {}}), folder, 1, ProgressReporter()))
 
 
@@ -180,7 +183,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyDir:
     by_name = {name: bag_of_words(name) for name in SHARES}
     made = plant_study(tmp_path_factory.mktemp("runs") / "planted", plan(), SHARES, **by_name)
     for seed in (1, 2):
-        speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "ahead_seconds": 15.0}
+        speed = {"train_seconds": 60.0 * seed, "examples_per_second": 1.0, "feature_seconds": 15.0}
         plant_run(made.stage_run("mlm", seed).path, stage_recipe(plan(), "mlm", seed), 0.5, speed=speed)
     return made
 
@@ -265,6 +268,7 @@ class StoppedWhileWaiting:
         raise KeyboardInterrupt
 
 
+@pytest.mark.skipif(not forks.FORKS, reason="no verification server there")
 def test_a_verification_server_answers_as_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -278,16 +282,18 @@ def test_a_verification_server_answers_as_a_new_process(tmp_path: Path, monkeypa
     from hftune.tasks.classification import Classification
 
     expected = Classification.reload_outputs(tmp_path / "model", probe)
-    with verification_server():
+    with forks.verification_server() as server:
         first, second = (fresh_outputs([tmp_path / "model"], "classify", probe)[0] for _ in range(2))
         with hftune_error("no folder", code=1):
             fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
         assert fresh_outputs([tmp_path / "model"], "classify", probe)[0] == first == second, "it outlives an error"
-        process = _SERVERS[-1]
-        with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-            stopped.setattr(process, "stdout", StoppedWhileWaiting())
-            fresh_outputs([tmp_path / "model"], "classify", probe)
-        with hftune_error("no folder", code=1):  # and no old answer is taken for this one's
-            fresh_outputs([tmp_path / "no/such/folder"], "classify", probe)
-        assert process.wait(60) < 0
+        with monkeypatch.context() as patched:
+            waiting = Server(server.pid, server.requests, StoppedWhileWaiting())  # type: ignore[arg-type]
+            patched.setattr(verify, "_SERVERS", [waiting])
+            with pytest.raises(KeyboardInterrupt):
+                fresh_outputs([tmp_path / "model"], "classify", probe)
+            assert server.answers.read() in ("", json.dumps({"outputs": [first]}) + "\n"), "it has ended"
+            # And no old answer is taken for the next one's: from now on each verification starts a process.
+            patched.setattr(verify, "_ask_new_process", lambda request: {"outputs": [json.loads(request)["folders"]]})
+            assert fresh_outputs([tmp_path / "other"], "classify", probe) == [[str(tmp_path / "other")]]
     assert first == expected

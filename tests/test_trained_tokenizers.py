@@ -1,4 +1,4 @@
-"""Tokenizers learned from text: exact, deterministic, refused in words; and the commands that make and show them."""
+"""Tokenizers learned from text: exact, deterministic, refused with a reason; the commands that make and show them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from facts import hftune_error
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hftune.errors import HftuneError
-from hftune.models.tokenizer_stats import compression, longest_tokens, split_text
-from hftune.models.tokenizers import FORMATS, as_text, end_of_text, split_long_words, train_tokenizer
+from hftune.models.tokenizer_stats import compression, longest_tokens, plain_text_kwargs, saved_tokenizer, split_text
+from hftune.models.tokenizers import FORMATS, end_of_text, split_long_words, train_tokenizer
 from hftune.tasks.mlm import make_examples
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog, both naïve", "that is all"] * 5
@@ -37,7 +38,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
 @example("e\u0301 é 漢字 👩‍👩‍👧 \U0010ffff")
 @settings(max_examples=150, deadline=None)
 def test_any_text_comes_back_exactly(saved: PreTrainedTokenizerFast, text: str) -> None:
-    ids = saved(text, **as_text(saved))["input_ids"]
+    ids = saved(text, **plain_text_kwargs(saved))["input_ids"]
     assert saved.decode(ids) == text
     assert not set(ids) & set(saved.all_special_ids), "text that is trained on is never taken for a mark"
 
@@ -50,7 +51,7 @@ def test_special_tokens_are_tokens_to_others_and_characters_in_training(kind: st
     mark = {"bpe": "<|endoftext|>", "wordpiece": "[MASK]", "unigram": "</s>"}[kind]
     special = made.convert_tokens_to_ids(mark)
     assert special in made(f"the {mark} cat")["input_ids"]
-    assert special not in made(f"the {mark} cat", add_special_tokens=False, **as_text(made))["input_ids"]
+    assert special not in made(f"the {mark} cat", add_special_tokens=False, **plain_text_kwargs(made))["input_ids"]
     assert special in made(f"the {mark} cat")["input_ids"], "one call leaves the next as it was"
 
 
@@ -66,7 +67,7 @@ def test_a_masked_language_model_sees_no_mask_in_its_text() -> None:
 @example(STORIES[:5000])
 @settings(max_examples=100, deadline=None)
 def test_unigram_gives_back_what_it_knows_and_does_not_cross_words(pieces: PreTrainedTokenizerFast, text: str) -> None:
-    ids = pieces(text, **as_text(pieces))["input_ids"]
+    ids = pieces(text, **plain_text_kwargs(pieces))["input_ids"]
     assert pieces.unk_token_id not in ids and pieces.decode(ids) == text
     for piece in split_text(pieces, text):
         word = piece.removeprefix("▁")
@@ -96,17 +97,19 @@ def test_the_saved_tokenizer_has_what_was_requested(saved: PreTrainedTokenizerFa
     assert split_text(saved, "the cat") == ["the", " cat"]
 
 
-@pytest.mark.parametrize("kind", FORMATS["gpt2"])
-def test_the_same_text_gives_the_same_ids_in_any_process(kind: str) -> None:
-    size = {"bpe": 275, "wordpiece": 60, "unigram": 40}[kind]
-    here = train_tokenizer(kind, lambda: TEXTS, size, exact=False)
+def test_the_same_text_gives_the_same_ids_in_any_process() -> None:
+    sizes = {"bpe": 275, "wordpiece": 60, "unigram": 40}
+    assert set(sizes) == set(FORMATS["gpt2"])
     code = (
-        "import sys\nfrom hftune.models.tokenizers import train_tokenizer\n"
-        f"made = train_tokenizer({kind!r}, lambda: {TEXTS!r}, {size}, exact=False)\n"
-        "sys.stdout.write(made.backend_tokenizer.to_str())"
+        "from hftune.models.tokenizers import train_tokenizer\n"
+        f"for kind, size in {sizes!r}.items():\n"
+        f"    made = train_tokenizer(kind, lambda: {TEXTS!r}, size, exact=False)\n"
+        "    print(made.backend_tokenizer.to_str())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == json.loads(here.backend_tokenizer.to_str())
+    for (kind, size), there in zip(sizes.items(), done.stdout.splitlines(), strict=True):
+        here = train_tokenizer(kind, lambda: TEXTS, size, exact=False)
+        assert json.loads(there) == json.loads(here.backend_tokenizer.to_str()), kind
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_what_can_not_be_learned_is_reported(kind: str, size: int, texts: list[s
 
 def test_special_tokens_are_distinguished() -> None:
     for special in (("<|pad|>",), ("<a>", "<a>"), ("",)):
-        with pytest.raises(HftuneError, match="special tokens"):
+        with hftune_error("<|endoftext|>"):
             train_tokenizer("bpe", lambda: TEXTS, 300, special_tokens=special, exact=False)
 
 
@@ -143,7 +146,7 @@ def test_compression_counts_bytes_tokens_and_unknown_ones(saved: PreTrainedToken
 
 
 def test_a_model_without_an_end_of_text_is_refused() -> None:
-    with pytest.raises(HftuneError, match="end-of-text") as caught:
+    with hftune_error("x") as caught:
         end_of_text(train_tokenizer("wordpiece", lambda: TEXTS, 60, exact=False), "x")
     assert "--kind bpe" in caught.value.hint
 
@@ -153,7 +156,7 @@ def test_the_command_learns_shows_and_overwrites_nothing(
 ) -> None:
     (here / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
     asked = ("tokenizer", "train", "--corpus", "text.jsonl", "--vocab-size", "270", "--output", "mine")
-    code, out, err = hftune(*asked, "--special", "<|user|>", "--sample", "the cat", "--json")
+    code, out, err = hftune(*asked, "--special-token", "<|user|>", "--sample", "the cat", "--json")
     assert code == 0, err
     reported = json.loads(out)
     assert reported["vocabulary"] == 270 and "<|user|>" in reported["special_tokens"]
@@ -195,3 +198,30 @@ def test_a_word_of_a_million_characters_does_not_hold_learning_up(kind: str) -> 
     made = train_tokenizer(kind, lambda: [*texts, "a" * 1_000_000], 300, exact=False)
     assert made.tokenize("the bird")
     assert split_long_words("x " * 1000) == "x " * 1000 and max(map(len, split_long_words("y" * 5000).split())) == 1000
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_saved_tokenizer_is_read_alike_without_transformers(kind: str, tmp_path: Path) -> None:
+    vocab_size = {"bpe": 270, "wordpiece": 60, "unigram": 40}[kind]
+    texts = ["the food was great, and the café too", "Wo bist du? 😀 [MASK] <|endoftext|>", "never again 123"] * 20
+    train_tokenizer(kind, lambda: texts, vocab_size, special_tokens=["<note>"]).save_pretrained(tmp_path)
+    theirs, mine = AutoTokenizer.from_pretrained(tmp_path), saved_tokenizer(str(tmp_path))
+    assert mine is not None and len(mine) == len(theirs)
+    assert mine.all_special_tokens == theirs.all_special_tokens
+    assert compression(mine, texts) == compression(theirs, texts)
+    assert longest_tokens(mine) == longest_tokens(theirs)
+    sample = "café <note> [MASK] 漢"
+    assert split_text(mine, sample) == split_text(theirs, sample)
+
+
+def test_what_only_transformers_can_read_is_left_to_it(tmp_path: Path) -> None:
+    assert saved_tokenizer("user/name") is None and saved_tokenizer(str(tmp_path)) is None
+    train_tokenizer("bpe", lambda: ["some text"] * 9, 262, min_frequency=1).save_pretrained(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    stated = json.loads(config.read_text(encoding="utf-8"))
+    assert saved_tokenizer(str(tmp_path)) is not None
+    config.write_text(json.dumps({**stated, "auto_map": {"AutoTokenizer": "x.Y"}}), encoding="utf-8")
+    assert saved_tokenizer(str(tmp_path)) is None, "code that comes with it needs consent"
+    config.write_text(json.dumps(stated), encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert saved_tokenizer(str(tmp_path)) is None

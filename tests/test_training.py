@@ -7,20 +7,22 @@ import math
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from facts import hftune_error, mentions
+from facts import facts, hftune_error, mentions
 from torch import nn
 from training_case import Case, SignalAt, collate, rows, same, tiny_bert
-from transformers import EvalPrediction, TrainerCallback
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.portability import WARNING_SIGNAL
+from hftune.training.callbacks import ReportProgress
 from hftune.training.checkpoints import newest_complete
 from hftune.training.fit import MIN_SECONDS, fit, matmul_peak, model_flops_utilization
 
@@ -33,7 +35,7 @@ def sum_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None)
 
 
 def silent_head(model: Any) -> Any:
-    """A classifier that says nothing: its loss is the logarithm of the number of labels."""
+    """A classifier that predicts nothing: its loss is the logarithm of the number of labels."""
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.zero_()
@@ -67,7 +69,7 @@ def test_the_loss_is_not_inflated(tmp_path: Path, accumulation: int, how: str) -
 
 @pytest.mark.parametrize("how", ["own loss", "loss function"])
 def test_accumulated_micro_batches_make_the_step_of_one_batch(tmp_path: Path, how: str) -> None:
-    """50 rows in updates of 18: the last one has passes of 6, 6 and 2 rows, and yet every row weighs the same."""
+    """50 examples in steps of 18: the last has micro-batches of 6, 6 and 2, and yet every example weighs the same."""
     ends = []
     for name, settings in {
         "whole": {"per_device_train_batch_size": 18},
@@ -231,7 +233,7 @@ def test_history_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_time_outside_the_steps_is_left_out_once(tmp_path: Path) -> None:
-    """Samples are written inside an evaluation: taken off twice, they would leave no time for the updates at all."""
+    """Samples are written inside an evaluation: subtracted twice, they would leave no time for the steps at all."""
 
     def write(model: Any) -> list[dict[str, Any]]:
         time.sleep(1)
@@ -301,7 +303,7 @@ def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, num
     before = signal.getsignal(number)
     trainer = Case(tmp_path, {}).trainer()
     trainer.add_callback(SignalAt(3, number))
-    with pytest.raises(Interrupted, match="after step 3 of 24") as stopped:
+    with pytest.raises(Interrupted, match=facts("step 3 of 24")) as stopped:
         fit(trainer)
     assert stopped.value.exit_code == 128 + number
     assert "--resume" in stopped.value.hint
@@ -309,7 +311,7 @@ def test_signals_have_their_own_codes_and_handlers_come_back(tmp_path: Path, num
 
 
 class Twice(TrainerCallback):
-    """Two signals within one update."""
+    """Two signals within one step."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers
@@ -392,3 +394,24 @@ def test_fast_dropout_can_be_turned_off(tmp_path: Path) -> None:
 def test_no_training_rows(tmp_path: Path) -> None:
     with pytest.raises(HftuneError, match="no training examples"):
         Case(tmp_path, {}, train_rows=0).trainer()
+
+
+def test_a_line_per_evaluation_has_a_loss_before_the_first_logging_step(tmp_path: Path) -> None:
+    hearing = Hearing()
+    reporter, state = ReportProgress(hearing, "accuracy"), TrainerState(max_steps=100)
+    args: Any = SimpleNamespace(max_steps=100, greater_is_better=True)
+    control = TrainerControl()
+    reporter.on_train_begin(args, state, control)
+    for step, logs in (
+        (4, {"eval_loss": 1.5, "eval_accuracy": 0.5}),
+        (5, {"loss": 1.25, "learning_rate": 0.1}),
+        (8, {"eval_loss": 1.4, "eval_accuracy": 0.4}),
+    ):
+        state.global_step = step
+        reporter.on_log(args, state, control, logs=logs)
+    first, second = (value for kind, value in hearing.received if kind == "note")
+    assert first.startswith(
+        "step 4 of 100, validation loss 1.5000, validation accuracy 0.5000, best 0.5000 at step 4, "
+    )
+    assert second.startswith("step 8 of 100, loss 1.2500, validation accuracy 0.4000, best 0.5000 at step 4, ")
+    assert first.endswith(" left") and second.endswith(" left")

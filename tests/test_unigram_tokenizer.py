@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from hftune.models.load import preset
 from hftune.models.settings import MASK, ModelSection
-from hftune.models.tokenizers import TYPEABLE
+from hftune.models.tokenizers import PRINTABLE_ASCII
 
 Hftune = Any
 TEXTS = [f"{name}. {name} was born in {town} and lives in {town} ." for name, town in BORN.items()]
@@ -39,7 +39,7 @@ def test_a_word_has_the_same_tokens_anywhere() -> None:
     for answer in (f"Where?{MASK}Rome", f"Where?{MASK} Rome"):
         found = tokenizer(answer)["input_ids"]
         assert found[-len(place) :] == place and found[-len(place) - 1] == tokenizer.mask_token_id
-    assert tokenizer.unk_token_id not in tokenizer(TYPEABLE)["input_ids"], "what a keyboard types is known"
+    assert tokenizer.unk_token_id not in tokenizer(PRINTABLE_ASCII)["input_ids"], "what a keyboard types is known"
     assert masked_tokenizer("unigram", TEXTS, 300).get_vocab() == tokenizer.get_vocab()
 
 

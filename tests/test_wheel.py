@@ -1,4 +1,8 @@
-"""The built wheel in an environment of its own, run from an empty folder: recipes and data come along."""
+"""The built wheel in an environment of its own, run from an empty folder: recipes and data come along.
+
+The run is the one of the suite that starts as a user starts it, every process anew: its paths have an umlaut, and its
+locale has no UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,12 @@ import pytest
 from tiny import QUICK
 
 ROOT = Path(__file__).parent.parent
+WITHOUT_UTF8 = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     # -P and no PYTHONPATH: nothing of the checkout may be found by accident.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     result = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, encoding="utf-8", check=False
     )
@@ -54,21 +59,14 @@ def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -
     assert Path(where).is_relative_to(installed.parent.parent)
     listed = json.loads(run(installed, "-P", "-m", "hftune", "recipes", "ls", "--json", cwd=tmp_path))
     assert "classify/reviews" in {entry["name"] for entry in listed}
-    command = (
-        "classify",
-        "--recipe",
-        "classify/reviews",
-        "--max-train-samples",
-        "50",
-        "--output",
-        "run",
-        *QUICK,
-        "--json",
-    )
-    metrics = json.loads(run(installed, "-P", "-m", "hftune", *command, cwd=tmp_path))
+    here = tmp_path / "dätä"
+    here.mkdir()
+    command = ("--recipe", "classify/reviews", "--max-train-samples", "50", "--output", here / "läuf", *QUICK, "--json")
+    metrics = json.loads(run(installed, "-P", "-m", "hftune", "classify", *command, cwd=here, **WITHOUT_UTF8))
     assert metrics["verified"] is True
     assert metrics["data"]["rows"] == {"train": 50, "validation": 500, "test": 500}
-    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    assert (here / "läuf" / "report.html").stat().st_size > 10_000
+    assert (here / "läuf" / "model" / "model.safetensors").is_file()
 
 
 def test_the_wheel_carries_what_the_checkout_has(installed: Path) -> None:

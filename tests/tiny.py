@@ -12,7 +12,7 @@ GOOD = ("great", "lovely", "superb", "fine")
 BAD = ("awful", "poor", "dire", "grim")
 NOUNS = ("food", "staff", "room", "bar", "tea", "service")
 
-# A model of a few thousand weights, trained for a few updates.
+# A model of a few thousand weights, trained for a few steps.
 BRIEF = ("--set", "train.max_steps=4", "--batch-size", "8", "--max-length", "16")
 QUICK = ("--set", "model.vocab_size=300", *BRIEF)
 

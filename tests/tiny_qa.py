@@ -52,7 +52,7 @@ def tiny(tokenizer: PreTrainedTokenizerFast, attention: str = "rope") -> MinGPTF
 
 
 def plant(path: Path, data: Path | str, start: str = "scratch:mingpt") -> RunDir:
-    """A run that is taken for fine-tuned: its weights are fresh, so that it says anything."""
+    """A run that is taken for fine-tuned: its weights are random, so that it answers anything."""
     run = RunDir.create(path)
     run.write_recipe(
         load_recipe(None, {"task.kind": "answer", "data.dataset_name": str(data), "model.model_name_or_path": start})

@@ -10,7 +10,7 @@ from hftune.models.tokenizers import train_tokenizer
 
 
 def char_tokenizer(texts: Iterable[str], block_size: int | None = None) -> PreTrainedTokenizerBase:
-    return train_tokenizer("char", lambda: texts, family="mingpt", block_size=block_size, typeable=False)
+    return train_tokenizer("char", lambda: texts, family="mingpt", block_size=block_size, printable_ascii=False)
 
 
 def masked_tokenizer(

@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Rows of 6 to 24 tokens whose label is told by one of them."""
+    """Rows of 6 to 24 tokens whose label depends on one of them."""
     draw = np.random.default_rng(seed)
     made = []
     for _ in range(count):
@@ -123,7 +123,7 @@ class Case:
 
 
 class SignalAt(TrainerCallback):
-    """Sends this process a signal in the middle of an update."""
+    """Sends this process a signal in the middle of a step."""
 
     def __init__(self, step: int, number: int = signal.SIGINT) -> None:
         self.step = step

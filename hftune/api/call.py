@@ -1,4 +1,4 @@
-"""What every function of the Python API shares: arguments to a recipe, progress, errors that name keywords."""
+"""Helpers of all functions of the Python API: turn arguments into a recipe, show progress, name keywords in errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def resolve(
         task: The kind of task; None means that of the recipe.
         settings: Keywords.
         resumed: A run that is resumed; its recipe is used if none is given.
-        trains: Whether rows to train on are needed.
+        trains: Whether the call trains, so that the rows must include a train split.
 
     Raises:
         HftuneError: A setting, the recipe or a row is invalid; nothing was written.
@@ -261,7 +261,7 @@ def shown(progress: ProgressOption) -> Iterator[ProgressReporter]:
 
 @contextmanager
 def shown_study(progress: bool, jobs: int) -> Iterator[StudyCallback]:
-    """The same for the runs of a study."""
+    """Like ``shown``, for a study: a live table of its runs."""
     if not progress:
         yield StudyCallback()
     else:

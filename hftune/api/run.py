@@ -1,7 +1,4 @@
-"""A trained model as an object: its metrics, predictions, report; predicting, scoring, publishing, exporting.
-
-``hftune.train`` returns a ``Run``, ``hftune.load`` opens one later, also for a model of the Hub or a plain folder.
-"""
+"""A trained model of ``hftune.train`` or ``hftune.load``: metrics, predictions, reports, scoring, publishing."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from hftune.tasks.task import EvaluationRequest, EvaluationResult, Prediction, P
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from hftune.hub.publish import PublishedModel
     from hftune.pipeline.onnx_export import Exported
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Page(os.PathLike[str]):
-    """A page that was written; a notebook shows it, and it can be used as a path.
+    """An HTML page that was written; a notebook displays it, and it can be used as a path.
 
     Examples:
         >>> with open(run.report(), encoding="utf-8") as file:
@@ -101,6 +99,18 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """Scores, baselines, parameters and speed, as in metrics.json."""
         return self._run("metrics").read_metrics()
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The saved model, loaded on first use: a transformers model in evaluation mode, without what hftune adds."""
+        with shown(False):
+            return inference.load_saved(self.source, self._settings)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the model: ``run.model(**run.tokenizer(texts, return_tensors="pt"))``."""
+        with shown(False):
+            return inference.load_tokenizer(self.source, self._settings)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -171,7 +181,7 @@ class Run:
             data: A path, a Hub id or rows, as ``hftune.train`` takes; the run's own data by default.
             split: train, validation or test; all for data without splits.
             batch_size: Examples in one forward pass.
-            metrics: Further metrics.
+            metrics: Metrics in addition to those of the task.
             progress: Show progress; False is silent.
             **columns: text_column_name, text_pair_column_name and label_column_name.
 
@@ -192,7 +202,7 @@ class Run:
 
     @for_python
     def report(self, output: str | Path | None = None) -> Page:
-        """Write the page of the run again.
+        """Write the HTML report of the run again.
 
         Args:
             output: Another file; report.html in the run directory by default.
@@ -245,7 +255,7 @@ class Run:
         """
         from hftune.hub.publish import push
 
-        run = self._run("anything to publish that was verified")
+        run = self._run("a verified model to publish")
         section = HubSection(hub_model_id=repo, hub_private_repo=private, hub_revision=revision, push_to_hub=True)
         with shown(progress) as reporter:
             return push(run, section, reporter, trust=self._settings.trust)
@@ -370,7 +380,7 @@ def load(
         trust_base_code: Run the Python code of an adapter's base: REPO@COMMIT.
 
     Returns:
-        The same object that ``hftune.train`` returns. A model without a run directory predicts, evaluates and exports.
+        The same object that ``hftune.train`` returns. Without a run directory it can predict, evaluate and export.
 
     Examples:
         >>> again = hftune.load("runs/first")
@@ -399,7 +409,7 @@ def evaluate(
         model: A run, or what ``load`` takes.
         data: A path, a Hub id or rows; the run's own data by default.
         split: train, validation or test; all for data without splits.
-        **arguments: As of ``Run.evaluate``.
+        **arguments: Other arguments of ``Run.evaluate``.
 
     Examples:
         >>> hftune.evaluate("runs/first", split="test", progress=False).scores == {
@@ -422,10 +432,10 @@ def predict(
 
     Args:
         model: A run directory, a folder that save_pretrained wrote, or a Hub id.
-        texts: What to label; one string per row.
-        pairs: The second text of each row, for a model that was trained on pairs.
-        batch_size: Rows in one forward pass.
-        settings: Revision, and what may be trusted; nothing is by default.
+        texts: What to label, one string each.
+        pairs: The second text of each, for a model that was trained on pairs.
+        batch_size: Examples in one forward pass.
+        settings: Revision of the model and consent to its code; none by default.
 
     Returns:
         One prediction per text, in the order given.
@@ -454,6 +464,7 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[
             f"the data has no {chosen} split; its splits are {', '.join(splits)}", hint="choose one of them"
         )
     table = rows.tables[chosen if isinstance(data, Mapping) else SINGLE]
+    # Stored as a file, so that rows are read, checked and scored by the code that does so for a path.
     with tempfile.TemporaryDirectory() as folder:
         replace(rows, tables={SINGLE: table}).write(Path(folder))
         yield str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen

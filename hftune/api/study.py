@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def best(self) -> Run:
-        """The run with the best validation score of the best setting on validation: test plays no part."""
+        """The run with the best validation score of the setting that is best on validation; test is not used."""
         rows = self.compared.rows
         row = next((row for row in rows if row.selected), rows[0])
         scores = row.by_seed["validation"]
@@ -171,7 +171,7 @@ class Study:
         """Of the selected setting, the run with the best validation score."""
         selected = self.selection
         runs = [Run(run.path) for run in self._dir.runs(selected.setting)]
-        sign = 1 if runs[0].recipe.train.prefers_higher else -1
+        sign = 1 if runs[0].recipe.train.higher_is_better else -1
         return max(runs, key=lambda run: sign * run.metrics["splits"]["validation"][selected.metric])
 
     @for_python

@@ -77,7 +77,7 @@ def _constant(recipe: Recipe, answer: str | None) -> tuple[DataSummary, dict[str
     data = constant.checked_questions(expect(recipe.data, QuestionData))
     facts = DataSummary(data.source, data.rows, data.fingerprints, data.notes)
     splits = _scored(facts)
-    found = constant.constant_baseline(constant.most_frequent_answer(data.train.known), data, splits)
+    found = constant.constant_baseline(constant.most_frequent_answer(data.train.required_answers), data, splits)
     if answer is not None:
         found |= constant.constant_baseline(answer, data, splits, f"always {answer}")
     return facts, found

@@ -36,6 +36,8 @@ class Entry(NamedTuple):
     """Its heading in ``hftune --help``."""
 
 
+TYPED = "hftune.typed"
+"""Key of the command line in a click context."""
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 MAX_ERROR_LENGTH = 2000
 """Characters shown of an unexpected error: it may quote a whole text."""
@@ -113,6 +115,7 @@ class CommandTable(TyperGroup):
             end = len(args) if end == len(args) else args.index("--")
         if not any(arg in WITH_LAUNCHER_ARGUMENTS for arg in args[:2]):
             args = [*map(dashed, args[:end]), *args[end:]]
+        ctx.meta[TYPED] = args
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -143,7 +146,7 @@ class CommandTable(TyperGroup):
         except BrokenPipeError as error:
             raise typer.Exit(drop_output()) from error
         except (Exception, KeyboardInterrupt) as error:
-            raise typer.Exit(_report(error, debug=ctx.params["debug"])) from error
+            raise typer.Exit(_handle_error(error, ctx.meta[TYPED], debug=ctx.params["debug"])) from error
 
 
 def dashed(argument: str) -> str:
@@ -183,9 +186,9 @@ def hftune(debug: Annotated[bool, _DEBUG] = False, version: Annotated[bool, _VER
     """Fine-tune small encoders under any tuning method, with results you can trust."""
     from hftune.cli import terminal
 
-    terminal.set_up_logging(debug, quiet=not is_first())
+    terminal.set_up_logging(debug, quiet=not is_main_process())
     without_home = ensure_home()
-    if without_home is not None and is_first():
+    if without_home is not None and is_main_process():
         terminal.note(without_home, style="dim")
 
 
@@ -239,7 +242,7 @@ def _use_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _report(error: BaseException, *, debug: bool) -> int:
+def _handle_error(error: BaseException, typed: Sequence[str], *, debug: bool) -> int:
     """Show an error and return its exit code: 2 for a bad request, 1 for a failed run, 130 for Ctrl-C."""
     from hftune.cli import terminal
 
@@ -254,7 +257,9 @@ def _report(error: BaseException, *, debug: bool) -> int:
         again = "Run it again with --debug to see where it happened." if not debug else "The traceback is above."
         error = RunFailed(f"unexpected {type(error).__name__}: {str(error)[:MAX_ERROR_LENGTH]}", hint=again)
     if shows:
-        terminal.show_error(error)
+        from hftune.cli.hints import fitted
+
+        terminal.show_error(error, fitted(error.hint, typed))
     return error.exit_code
 
 
@@ -277,11 +282,11 @@ def refuse_several(command: str) -> None:
     if count > 1:
         raise HftuneError(
             f"{command} runs in one process, but a launcher has started {count}",
-            hint=f"leave the launcher out: hftune {command} …",
+            hint=f"leave the launcher out: `hftune {command} …`",
         )
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the main process."""
     return os.environ.get("RANK", "0") == "0"
 

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from hftune.recipe import Recipe
 
 LABELED = re.compile("(label|target)[-_]column|task[-_]name")
-"""Settings that only labeled rows have."""
+"""Settings that only make sense for labeled rows, so that they decide what the data is."""
 
 app = command_group("List, show, check and make datasets.")
 
 _NAME = "An embedded name, a Hub id, a folder of split files, or one file."
-_TASK = "Task of the rows; by default the recipe's, or recognized: plain text is span, questions are answer."
+_TASK = "Read the data as labeled rows (classify), plain text (span) or questions (answer); recognized by default."
 Name = Annotated[str, typer.Argument(metavar="NAME|PATH", help=_NAME, show_default=False)]
 TaskKind = Annotated[str | None, option(RUN, "classify|span|answer", _TASK, "--task")]
 Split = Annotated[str | None, option(RUN, "SPLIT", "train (the default), validation or test.", "--split")]
@@ -96,7 +96,7 @@ def peek(
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Print rows of a dataset as a run reads them: texts, label names, notes.
+    """Print examples of a dataset as a run reads them, with label names and notes.
 
     Documents are shown as pretraining truncates them, with « » around the masked span.
     """
@@ -187,7 +187,7 @@ def make_dataset(
         terminal.say(f"{size:>12,} bytes  {file}")
     # A bare folder name could be the name of an embedded dataset.
     path = folder if folder.is_absolute() else f"./{folder}"
-    terminal.say(f"Made {name} with seed {drawn}. Show it with: hftune data peek {shlex.quote(str(path))}")
+    terminal.say(f"Made {name} with seed {drawn}. Show it with: `hftune data peek {shlex.quote(str(path))}`")
 
 
 def _task_of(name: str, asked: str | None, recipe: str | None, stated: Mapping[str, Any]) -> str:
@@ -292,7 +292,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
         kept = tokens[row][drawn.starts[row] : drawn.starts[row] + drawn.lengths[row]]
         spans = list(zip(drawn.spans[row].tolist(), drawn.widths[row].tolist(), strict=True))
         marked = _marked(kept, spans, lambda part: span_text(tokenizer, part))
-        shown.append({"text": texts[row], "cut": marked, "sequence": tokenizer.decode(sequence)})
+        shown.append({"text": texts[row], "truncated": marked, "sequence": tokenizer.decode(sequence)})
     facts = task.describe(data)
     facts = replace(
         facts, notes=(*facts.notes, *task.notes_on_truncation(tokenize_documents(data.train, tokenizer), tokenizer))
@@ -303,7 +303,7 @@ def peek_documents(recipe: Recipe, split: str, rows: int, as_json: bool) -> None
     _heading(data.source, facts.rows, facts.notes)
     for number, example in enumerate(shown, start=1):
         terminal.say(f"\n{split} {number}", style="bold")
-        terminal.say(example["cut"])
+        terminal.say(example["truncated"])
         terminal.say(example["sequence"], style="dim")
 
 
@@ -354,8 +354,8 @@ def check_documents(recipe: Recipe, as_json: bool) -> None:
     _heading(data.source, {name: part["documents"] for name, part in facts.items()}, data.notes)
     for name, part in facts.items():
         terminal.say(
-            f"{name}: {part['characters']:,} characters, {part['different']:,} of them distinct; documents have a "
-            f"median length of {part['median']:g} and a maximum of {part['longest']:,}"
+            f"{name}: {part['characters']:,} characters, {part['distinct_characters']:,} of them distinct; "
+            f"documents have a median length of {part['median']:g} and a maximum of {part['longest']:,}"
         )
     findings = [
         f"{part['repeated']:,} documents of {name} are duplicates" for name, part in facts.items() if part["repeated"]
@@ -413,7 +413,7 @@ def _counts(texts: Sequence[str]) -> dict[str, Any]:
     return {
         "documents": len(texts),
         "characters": sum(lengths),
-        "different": len(set().union(*texts)),
+        "distinct_characters": len(set().union(*texts)),
         "median": median(lengths),
         "longest": max(lengths),
         "repeated": len(texts) - len(set(texts)),

@@ -55,13 +55,13 @@ def doctor(
     if not launch:
         _refuse_without_launch(context.args, recipe, sets)
     from hftune.pipeline.doctor import examine, examine_launch
-    from hftune.progress import quiet_libraries
 
-    quiet_libraries()
     described: dict[str, Any] = {}
     if launch:
         from hftune.pipeline.request import resolve_recipe
+        from hftune.progress import quiet_libraries
 
+        quiet_libraries()
         chosen = resolve_recipe(recipe, _typed(context.args), sets or ()) if recipe or sets else None
         copied = context.args[:2] == ["accelerate", "launch"]
         plan, findings = examine_launch(context.args[2:] if copied else context.args, chosen)
@@ -95,15 +95,18 @@ def _refuse_without_launch(rest: Sequence[str], recipe: str | None, sets: Sequen
     if stray:
         raise HftuneError(
             f"{stray[0]} describes a launch, but --launch was not given",
-            hint="hftune doctor --launch --config_file accelerate_config.yaml --recipe NAME",
+            hint="check a launch with `hftune doctor --launch --config_file accelerate_config.yaml --recipe NAME`",
         )
 
 
 def _show(findings: Mapping[str, Finding]) -> None:
+    from hftune.cli.hints import fitted
+
     shown = table(header=False)
     for what, finding in findings.items():
         found = Text(visible(finding.found))
         if finding.hint:
-            found.append(f"\n→ {visible(finding.hint)}", style="dim")
+            hint = fitted(finding.hint, ("doctor",))
+            found.append(f"\n→ {visible(hint)}", style="dim")
         shown.add_row(Text(finding.state, style=STYLES[finding.state]), what, found)
     out().print(shown)

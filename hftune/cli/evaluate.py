@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from hftune.tasks.task import EvaluationRequest, EvaluationResult
 
 DATA_SETTINGS = tuple(f"data.{name}" for name in SCORING_SETTINGS)
-_OUTPUT = "Write every prediction to this file: as jsonl; answers to questions one per line."
+_OUTPUT = "Write every prediction to this file as jsonl; answers to questions as text unless it is a .jsonl file."
 Predictions = Annotated[Path | None, option(RUN, "FILE", _OUTPUT, "--output", "-o", **NEW_FILE)]
-Metric = Annotated[list[str] | None, option(RUN, "NAME", "A further metric; can be repeated.", "--metric")]
+Metric = Annotated[
+    list[str] | None, option(RUN, "NAME", "A metric in addition to those of the task; can be repeated.", "--metric")
+]
 
 
 @settings_command(takes=(*DATA_SETTINGS, *USED), help_task="classify")

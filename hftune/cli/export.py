@@ -16,8 +16,8 @@ from hftune.cli.terminal import RunProgress, out, say, show_json, table
 from hftune.errors import HftuneError
 from hftune.files import file_name
 
-Onnx = Annotated[bool, option(RUN, None, "As an ONNX graph, which ONNX Runtime runs without torch.", "--onnx")]
-Int8 = Annotated[bool, option(RUN, None, "As an ONNX graph with 8-bit weights.", "--int8")]
+Onnx = Annotated[bool, option(RUN, None, "Export an ONNX graph, which ONNX Runtime runs without torch.", "--onnx")]
+Int8 = Annotated[bool, option(RUN, None, "Export an ONNX graph with 8-bit weights.", "--int8")]
 Output = Annotated[Path | None, option(RUN, "FOLDER", "A new folder; exports/NAME by default.", "--output", "-o")]
 
 
@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write a classifier as ONNX, with or without 8-bit weights, and compare its scores with the original's."""
     if onnx == int8:
-        what = "both --onnx and --int8 were given" if int8 else "the form to export to is missing"
+        what = "both --onnx and --int8 were given" if int8 else "neither --onnx nor --int8 was given"
         raise HftuneError(what, hint="choose --onnx, or --int8 for ONNX with 8-bit weights")
     if "data.dataset_name" not in settings:
         split = split or "validation"

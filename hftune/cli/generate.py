@@ -38,7 +38,7 @@ CHUNK = 1024
 UNFINISHED = "\ufffd"
 """What an incomplete character decodes to."""
 
-_HOW = "How tokens are chosen"
+_HOW = "Decoding"
 _LENGTH = "Maximum number of new tokens; 100, or what fits into the context, by default."
 _TEMPERATURE = "Sampling temperature; without sampling, the most likely token is taken."
 _TOP_P = "Sample among the most likely tokens that together have this probability."
@@ -83,7 +83,7 @@ def generate(
         raise HftuneError("both --prompt and --file were given", hint="leave one of them out")
     prompts = list(_from_file(file)) if file is not None else list(prompt or [""])
     if not prompts:
-        raise HftuneError(f"{file} holds no prompts", hint="give one prompt per line")
+        raise HftuneError(f"{file} has no prompts", hint="give one prompt per line")
 
     from hftune.models.generator import Sampling
     from hftune.progress import quiet_libraries
@@ -95,11 +95,11 @@ def generate(
             "without sampling, all samples of a prompt are the same", hint="add --temperature, --top-k or --top-p"
         )
     quiet_libraries()
-    writer = _writer(run, used_model(run, settings))
+    generator = _load_generator(run, used_model(run, settings))
     if output is None and not as_json and out().is_terminal:
-        _on_terminal(writer, prompts, sampling, samples)
+        _on_terminal(generator, prompts, sampling, samples)
         return
-    rows = _rows(writer, prompts, sampling, samples, batch_size)
+    rows = _rows(generator, prompts, sampling, samples, batch_size)
     if output is None:
         for row in rows:
             sys.stdout.write(json_text(row) + "\n")
@@ -111,7 +111,7 @@ def generate(
     note(f"{len(written)} texts in {output}")
 
 
-def _writer(run: str, settings: Any) -> TextGenerator:
+def _load_generator(run: str, settings: Any) -> TextGenerator:
     from hftune.models.causal import load_saved_lm
     from hftune.models.generator import TextGenerator
 
@@ -120,11 +120,11 @@ def _writer(run: str, settings: Any) -> TextGenerator:
 
 
 def _rows(
-    writer: TextGenerator, prompts: list[str], sampling: Sampling, samples: int, batch_size: int
+    generator: TextGenerator, prompts: list[str], sampling: Sampling, samples: int, batch_size: int
 ) -> Iterator[dict[str, Any]]:
     """One row per continuation; prompts are generated in chunks."""
     for start in range(0, len(prompts), CHUNK):
-        written = writer.generate(
+        written = generator.generate(
             prompts[start : start + CHUNK], sampling, samples=samples, batch_size=batch_size, first=start
         )
         for of_prompt in written:
@@ -144,26 +144,26 @@ def as_row(one: Continuation, sample: int) -> dict[str, Any]:
     }
 
 
-def _on_terminal(writer: TextGenerator, prompts: list[str], sampling: Sampling, samples: int) -> None:
+def _on_terminal(generator: TextGenerator, prompts: list[str], sampling: Sampling, samples: int) -> None:
     """Stream each text, one after the other."""
     for place, prompt in enumerate(prompts):
         for sample in range(samples):
             out().print(Text(visible(prompt), style="bold"), end="", soft_wrap=True)
-            on_token = _as_it_comes(writer, prompt)
-            ((one,),) = writer.generate([prompt], sampling, on_token=on_token, first=place, first_sample=sample)
-            end = "the model's own end" if one.ended else "cut off"
+            on_token = _stream_printer(generator, prompt)
+            ((one,),) = generator.generate([prompt], sampling, on_token=on_token, first=place, first_sample=sample)
+            end = "ended by the model" if one.ended else "stopped at the maximum length"
             out().print()
             note(f"  {one.tokens} tokens, log-probability {one.log_probability:.2f}, {end}", style="dim")
 
 
-def _as_it_comes(writer: TextGenerator, prompt: str) -> OnToken:
+def _stream_printer(generator: TextGenerator, prompt: str) -> OnToken:
     """A callback that prints the text of each new token."""
-    before, shown = writer.encode(prompt), 0
+    before, shown = generator.encode(prompt), 0
 
     def show(ids: list[int]) -> None:
         nonlocal shown
         # An incomplete character is printed once its last byte is there.
-        whole = writer.decode(ids, after=before).rstrip(UNFINISHED)
+        whole = generator.decode(ids, after=before).rstrip(UNFINISHED)
         out().print(Text(visible(whole[shown:])), end="", soft_wrap=True)
         shown = max(shown, len(whole))
 

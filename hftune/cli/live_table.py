@@ -114,6 +114,7 @@ class LiveTable(StudyCallback):
             return lines
         chosen = [line for line in lines if line.state == "running"][:height]
         finished = [line for line in lines if line.state in FINISHED]
+        # Half of the lines that are left show finished runs, the others waiting ones.
         chosen += finished[len(finished) - (height - len(chosen)) // 2 :] if height - len(chosen) > 1 else []
         chosen += [line for line in lines if line.state == "waiting"][: height - len(chosen)]
         return [line for line in lines if any(line is one for one in chosen)]

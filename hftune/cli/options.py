@@ -2,9 +2,6 @@
 
 Settings are read from the section classes, so that none is declared here again. ``--help`` shows those that have a
 group there; ``--help-all`` shows all of them and every field of TrainingArguments.
-
-@training_command(task="joint")
-def joint(typed: Typed) -> None: …
 """
 
 from __future__ import annotations
@@ -39,10 +36,9 @@ GIVEN = "hftune.given"
 SECTIONS = ("task", "data", "method", "train", "model", "hub")
 TRUST = ("model.trust_remote_code", "model.trust_base_code")
 USED = ("model.model_revision", *TRUST)
-"""Settings that have an effect when a saved model is used."""
+"""Settings of a command that loads a saved model, such as ``predict``."""
 SHORT = {"-m": "--model", "-d": "--data"}
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
-
 Given = Mapping[str, str | bool]
 """Settings by name as they were typed; a switch without a value is true."""
 
@@ -80,6 +76,7 @@ def _refuse_existing(output: Path | None) -> Path | None:
 
 
 NEW_FILE = {"callback": _refuse_existing}
+"""Arguments of an option whose file must not exist yet."""
 _JSONL = "Write jsonl to this file, not to the terminal."
 OutputFile = Annotated[Path | None, option(RUN, "FILE", _JSONL, "--output", "-o", **NEW_FILE)]
 SHARED: dict[str, tuple[Any, bool | None]] = {
@@ -96,8 +93,8 @@ SHARED: dict[str, tuple[Any, bool | None]] = {
 
 
 @dataclass(frozen=True)
-class Typed:
-    """The arguments of a command that trains."""
+class ParsedArguments:
+    """The parsed command line of a command that trains."""
 
     task: str
     """The kind of task."""
@@ -168,7 +165,7 @@ def settings_command(
 def training_command(
     *, task: TaskOf, help_task: str | None = None, help_kinds: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a function into a command that trains. The function takes ``Typed``; its other parameters are options.
+    """Turn a function that takes ``ParsedArguments`` into a command that trains; its other parameters are options.
 
     Args:
         task: The kind of task whose settings are options, or a function that finds it.
@@ -184,7 +181,7 @@ def training_command(
             assert kind is not None, "a command that trains has a task"
             shared = {name: values.pop(name) for name in SHARED}
             do = {name: _as_bool(name, given[name]) for name in DO if name in given}
-            command(Typed(kind, resolve_settings(given, kind), do=do, **shared), **values)
+            command(ParsedArguments(kind, resolve_settings(given, kind), do=do, **shared), **values)
 
         return _command(command, run, SHARED, task=task, takes=SECTIONS, help_task=help_task, help_kinds=help_kinds)
 
@@ -230,7 +227,7 @@ def _command(
 
 
 def resolve_settings(given: Given, task: str | None) -> dict[str, Any]:
-    """Typed settings as dotted keys and values; prints a notice for each removed name."""
+    """Settings as they were typed → dotted keys and values; prints a notice for each removed name."""
     from hftune.cli.terminal import note
     from hftune.pipeline.names import from_names, read_value
 
@@ -285,14 +282,41 @@ class SettingsCommand(TyperCommand):
         """Whether it has arguments besides options, so that an option takes one value only."""
         return not all(isinstance(parameter, TyperOption) for parameter in self.params)
 
+    def takes_setting(self, name: str) -> bool:
+        """Whether the setting of this name, with underscores, has an effect on this command."""
+        from hftune.pipeline.names import known_names
+
+        if name in NOT_SETTINGS:
+            return "train" in self.takes
+        return name in known_names(self.task) and any(self._takes(path) for path in self._paths(name))
+
+    def _takes(self, path: str) -> bool:
+        return path in self.takes or path.partition(".")[0] in self.takes
+
+    def _paths(self, name: str) -> list[str]:
+        """The settings that a name can mean: it can belong to different ones in different tasks."""
+        from hftune.pipeline.names import DATA_DIR, TASK_NAME
+        from hftune.recipe import Recipe
+
+        if name in (TASK_NAME, DATA_DIR):
+            return ["data"]
+        tasks = [None, *Recipe.section_kinds("task")] if self.task is None else [self.task]
+        return [Recipe.spellings(task).get(name, f"train.{name}") for task in tasks]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
+<<<<<<< HEAD
             kinds = self.help_kinds
+=======
+            # The options of `hftune pretrain` depend on --objective, which click has not parsed yet at this point.
+            kinds = {kind: kind for kind in ("span", "clm", "mlm")} if self.task is None else {}
+>>>>>>> main
             asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
             self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
+        # Settings are not options of click: which ones exist depends on the task, which may itself be an option.
         given, rest = self._split(args)
         remaining = super().parse_args(ctx, rest)
         ctx.meta[GIVEN] = given
@@ -337,7 +361,7 @@ class SettingsCommand(TyperCommand):
             return name[3:], False
         if name not in known:
             mine = [flag.lstrip("-") for option in self.params for flag in option.opts]
-            raise unknown(name, [*known, *mine], _flag(name))
+            raise unknown(name, [*filter(self.takes_setting, known), *mine], _flag(name))
         if value is not None:
             return name, value
         follows = left[0] if left and not _is_flag(left[0]) else None
@@ -366,19 +390,10 @@ class SettingsCommand(TyperCommand):
 
     def _refuse_without_effect(self, ctx: Any, given: Given) -> None:
         """Refuse settings, also those of --set, that have no effect on this command."""
-        from hftune.pipeline.names import DATA_DIR, TASK_NAME
-        from hftune.recipe import Recipe
-
-        tasks = [None, *Recipe.section_kinds("task")] if self.task is None else [self.task]
-        names = {TASK_NAME: ["data"], DATA_DIR: ["data"]}
-        # A name can belong to different settings in different tasks; the task is known later.
-        paths = {
-            _flag(name): names.get(name, [Recipe.spellings(task).get(name, f"train.{name}") for task in tasks])
-            for name in given
-        }
+        paths = {_flag(name): self._paths(name) for name in given}
         paths |= {f"--set {text}": [text.partition("=")[0].strip()] for text in ctx.params.get("sets") or ()}
         for typed, found in paths.items():
-            if not any(path in self.takes or path.partition(".")[0] in self.takes for path in found):
+            if not any(map(self._takes, found)):
                 raise HftuneError(
                     f"{typed} has no effect on {ctx.command_path}",
                     hint=f"leave it out; {ctx.command_path} takes settings of {', '.join(self.takes)}",
@@ -469,7 +484,7 @@ def _script_rows() -> Iterator[tuple[str, str, str]]:
     yield WHAT, "--task-name NAME", f"A task of GLUE ({', '.join(GLUE)}), or {YELP} (docs/settings.md)."
     yield WHAT, "--data-dir FOLDER", "The folder of the data, with --task-name or alone."
     for name in DO:
-        yield RUN, _flag(name), "Accepted as in Hugging Face's scripts; False leaves it out."
+        yield RUN, _flag(name), "Accepted as in Hugging Face's scripts; False skips this step."
     yield RUN, "--resume-from-checkpoint PATH", "Continue a run, or one of its checkpoints."
 
 

@@ -10,6 +10,7 @@ hftune predict runs/births "Where was Ada Berging born?" --min-confidence 0.5
 
 from __future__ import annotations
 
+import csv
 import json as jsonlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ from hftune.cli.options import (
 )
 from hftune.cli.terminal import note, out, visible
 from hftune.errors import HftuneError
-from hftune.sanitize import json_text
+from hftune.sanitize import json_text, spreadsheet_cell
 
 if TYPE_CHECKING:
     from hftune.data.tables import Reading
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".gz")
 """Suffixes of files that are read as tables. The reader refuses .gz after an unknown suffix."""
 TABLE_SETTINGS = ("data.delimiter", "data.sheet_name")
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+NOT_WRITTEN = (".xlsx", ".parquet", ".gz")
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT…]", help="Texts to label.", show_default=False)]
 Pairs = Annotated[list[str] | None, option(RUN, "TEXT", "Second text of a pair, once per text.", "--pair")]
@@ -65,8 +69,8 @@ OBJECTS = 'write one object per line, such as {"text": "…"} or {"text": "…",
 COLUMNS = "a row has text (and text_pair for pairs), or the columns that the model was trained on"
 SHOWN_TEXT = 600
 """Characters of a text that are shown on a terminal; pipes and files get the whole text."""
-WRITTEN = "answer"
-"""The kind of model that generates its answers; others choose among labels."""
+ANSWER = "answer"
+"""The task whose models generate text; models of other tasks choose among labels."""
 
 
 @settings_command(takes=(*USED, *TABLE_SETTINGS), help_task="classify")
@@ -94,6 +98,12 @@ def predict(
     if file is not None and str(file) != "-" and not file.is_file():
         raise HftuneError(f"there is no file {file}", hint="check the path; - reads standard input")
 
+    if output is not None and output.suffix.lower() in NOT_WRITTEN:
+        raise HftuneError(
+            f"predictions are written as jsonl, csv or tsv, not as {output.suffix.lower()}",
+            hint=f"name --output {output.with_suffix('.csv')}",
+        )
+
     from hftune.pipeline.inference import predictor
     from hftune.progress import quiet_libraries
 
@@ -116,19 +126,38 @@ def predict(
 
 
 def _write(output: Path, answers: Iterator[dict[str, Any]]) -> int:
-    """Write line by line, so that memory does not grow; the file is renamed into place when it is complete."""
+    """Write line by line, so that memory does not grow; the file is renamed into place when it is complete.
+
+    A file named .csv or .tsv is a table with a column for each probability; any other has an object per line.
+    """
+    delimiter = DELIMITERS.get(output.suffix.lower())
     staged = output.with_name(f".{output.name}.part")
     staged.unlink(missing_ok=True)  # left by a killed process; it could also be a link to another file
     count = 0
     try:
         with staged.open("x", encoding="utf-8", newline="\n") as file:
             for answer in answers:
-                file.write(json_text(answer) + "\n")
+                if delimiter is None:
+                    file.write(json_text(answer) + "\n")
+                else:
+                    cells = _cells(answer)
+                    table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+                    table.writerows([list(cells)] * (count == 0) + [list(cells.values())])
                 count += 1
         staged.replace(output)
     finally:
         staged.unlink(missing_ok=True)
     return count
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A prediction as one row of a table. Texts of other people must not become formulas of a spreadsheet."""
+    flat = {name: value for name, value in row.items() if name != "probabilities"}
+    flat |= {f"probability of {label}": value for label, value in row.get("probabilities", {}).items()}
+    return {
+        spreadsheet_cell(name): spreadsheet_cell(value) if isinstance(value, str) else value
+        for name, value in flat.items()
+    }
 
 
 def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> dict[str, Any]:
@@ -138,7 +167,7 @@ def as_row(answer: Prediction, kind: str = "", min_confidence: float = 0.0) -> d
         row["text_pair"] = answer.text_pair
     row["label"] = answer.label if answer.confidence >= min_confidence else None
     written = {"confidence": answer.confidence, "ended": answer.ended, **answer.seen}
-    row |= written if kind == WRITTEN else {"probabilities": answer.probabilities}
+    row |= written if kind == ANSWER else {"probabilities": answer.probabilities}
     return row if min_confidence == 0.0 else {**row, "abstained": row["label"] is None}
 
 
@@ -155,7 +184,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 def _reading(settings: Mapping[str, Any], file: Path | None) -> Reading:
-    """The settings of some tables, refused for other files and for texts."""
+    """Delimiter and sheet name, refused for files that have neither and for texts on the command line."""
     from hftune.data.readers import refuse_unused
     from hftune.data.settings import LabeledData
     from hftune.data.tables import NO_SETTINGS, Reading
@@ -185,7 +214,7 @@ def _rows(
     from hftune.data.text_files import ending_of, open_binary
 
     ending = ending_of(file)
-    if kind == WRITTEN and ending == ".tsv":
+    if kind == ANSWER and ending == ".tsv":
         yield from _questions(file)
         return
     if ending in TABLES:

@@ -21,7 +21,7 @@ from hftune.cli import terminal
 from hftune.cli.options import Json, command_group
 from hftune.config.document import RecipeError
 from hftune.config.section import schema, setting_rows
-from hftune.config.shipped import STUDIES, catalogue, find_other, find_recipe, find_study, shipped_studies
+from hftune.config.shipped import STUDIES, find_launch_file, find_recipe, find_study, shipped_recipes, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import write_text
 from hftune.recipe import Recipe, load_recipe, recipe_yaml
@@ -39,7 +39,7 @@ Name = Annotated[
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
     """List the shipped recipes and studies with expected score and cost; when piped, each with its command alone."""
-    entries = [*catalogue(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
+    entries = [*shipped_recipes(), *(replace(entry, name=f"{STUDIES}/{entry.name}") for entry in shipped_studies())]
     if as_json:
         terminal.show_json([{**asdict(entry), "path": str(entry.path)} for entry in entries])
         return
@@ -79,7 +79,7 @@ def copy_recipe(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Copy a recipe to edit it, or a file for Slurm or accelerate (slurm/train.sbatch, accelerate/fsdp.yaml)."""
-    other = find_other(name)
+    other = find_launch_file(name)
     study = None if other else _study_path(name)
     source = other or study or find_recipe(name)
     target = destination or Path()
@@ -95,7 +95,7 @@ def copy_recipe(
         terminal.say(f"Copied to {target}. Its first lines show how it is used.")
         return
     command = "sweep" if study else f"{load_recipe(target).task.command} --recipe"
-    terminal.say(f"Copied to {target}. Run it with: hftune {command} {shlex.quote(str(target))}")
+    terminal.say(f"Copied to {target}. Run it with: `hftune {command} {shlex.quote(str(target))}`")
 
 
 @app.command("validate")
@@ -153,10 +153,10 @@ def _expanded(names: list[str]) -> list[str]:
     for name in names:
         folder = Path(name)
         if name == ALL:
-            found = [entry.name for entry in catalogue()]
+            found = [entry.name for entry in shipped_recipes()]
             found += [f"{STUDIES}/{entry.name}" for entry in shipped_studies()]
         elif folder.is_dir() and not (folder / "recipe.yaml").is_file():
-            found = [str(entry.path) for entry in catalogue(folder)]
+            found = [str(entry.path) for entry in shipped_recipes(folder)]
         else:
             found = [name]
         if not found:

@@ -1,4 +1,4 @@
-"""``hftune sweep``: a grid or a search, times seeds, as one study.
+"""``hftune sweep``: a grid or a hyperparameter search, each setting with several seeds, as one study.
 
 hftune sweep reviews-lr
 hftune sweep --recipe classify/reviews --grid train.learning_rate=3e-4,1e-3 --seeds 1,2,3
@@ -51,14 +51,14 @@ Seeds = Annotated[str | None, option(RUN, "N,N,…", "Seeds of each setting: 1,2
 _OUTPUT = "The study's folder; runs/<study> by default."
 Output = Annotated[Path | None, option(RUN, "FOLDER", _OUTPUT, "--output", "--output-dir", "-o")]
 Test = Annotated[Literal["selected", "all"] | None, option(RUN, None, _TEST, "--test")]
-_SEARCH = "Draw N settings with Optuna, not the whole grid."
+_SEARCH = "Sample N settings with Optuna instead of running the whole grid."
 Search = Annotated[int | None, option(RUN, "N", _SEARCH, "--search", min=1)]
 Launcher = Annotated[Literal["local", "slurm"] | None, option(RUN, None, _LAUNCHER, "--launcher")]
 Slurm = Annotated[list[str] | None, option(RUN, "KEY=VALUE", _SLURM, "--slurm")]
 
 
 def _task_of_study(values: Mapping[str, Any], given: Given) -> str | None:
-    """The kind of task of the study or the recipe. Names of Hugging Face's scripts that are for one run are refused."""
+    """The kind of task of the study or the recipe; refuses flags of Hugging Face's scripts that are for one run."""
     from hftune.studies.request import study_task
 
     if not all(given.get(name, True) in (True, "True", "true") for name in DO):

@@ -53,7 +53,7 @@ SHOWN = (
 """The scores that are shown, in this order."""
 
 MOST_COLUMNS = 4
-"""Settings of which every difference is shown; of more settings only the different values are."""
+"""Up to this many settings, a table shows each difference per setting; otherwise the distinct values are listed."""
 LARGE = 1e5
 """Larger scores, such as word perplexities, are shown with three digits."""
 
@@ -88,7 +88,7 @@ def print_run(result: RunResult) -> None:
     print_knowledge(metrics)
     parameters, speed = metrics["parameters"], metrics["speed"]
     formula = f" = {parameters['formula']}" if parameters.get("formula") else ""
-    ahead = f" after {speed['ahead_seconds']:.0f} s of precomputing features" if "ahead_seconds" in speed else ""
+    ahead = f" after {speed['feature_seconds']:.0f} s of precomputing features" if "feature_seconds" in speed else ""
     say(
         f"{parameters['trainable']:,} of {parameters['total']:,} parameters trained{formula}, "
         f"in {speed['train_seconds']:.0f} s with evaluations and saves{ahead} "
@@ -117,7 +117,7 @@ def score_table(metrics: Mapping[str, Any]) -> Table:
         for split, scores in splits.items():
             if was_left_out(scores):
                 continue
-            cells = [_figure(scores[name]) if name in scores else "" for name in columns]
+            cells = [_number(scores[name]) if name in scores else "" for name in columns]
             made.add_row(system, split, *cells, style="bold" if system == "model" else "dim")
     return made
 
@@ -135,7 +135,7 @@ def print_knowledge(metrics: Mapping[str, Any]) -> None:
         out().print(made)
 
 
-def _figure(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < LARGE else f"{value:.3g}"
 
 
@@ -152,19 +152,19 @@ def _print_group(group: GroupResult) -> None:
         for name in SHOWN:
             if name in scores:
                 spread = scores[name]
-                std = "" if spread["std"] is None else f"± {_figure(spread['std'])}"
-                made.add_row(split, name.replace("_", "-"), _figure(spread["mean"]), std, str(len(group.runs)))
+                std = "" if spread["std"] is None else f"± {_number(spread['std'])}"
+                made.add_row(split, name.replace("_", "-"), _number(spread["mean"]), std, str(len(group.runs)))
     for system, splits in summary["baselines"].items():
         for split, scores in splits.items():
             first = next((name for name in SHOWN if name in scores), None)
             if first is not None:
                 shown = f"{first.replace('_', '-')} of {baseline_name(system)}"
-                made.add_row(split, shown, _figure(scores[first]), "", "", style="dim")
+                made.add_row(split, shown, _number(scores[first]), "", "", style="dim")
     out().print(made)
     if summary["collapsed"]:
         say(f"collapsed to one class: seeds {', '.join(map(str, summary['collapsed']))}", style="bold yellow")
     say(f"group   {group.path}")
-    say(f"reports {group.path}/seed-*/report.html")
+    say(f"report  {group.path / 'report.html'}")
 
 
 def _print_dry_run(estimate: Estimate) -> None:
@@ -175,6 +175,10 @@ def _print_dry_run(estimate: Estimate) -> None:
         made.add_row(name.replace("_", " "), visible(f"{value:,}" if isinstance(value, int) else shown))
     out().print(made)
     say("dry run: nothing was trained, nothing was written")
+
+
+WARNS = ("too few", "collapsed", "not the same items")
+"""Notes with these words are warnings."""
 
 
 def print_comparison(compared: Compared) -> None:
@@ -205,7 +209,7 @@ def print_comparison(compared: Compared) -> None:
     for pair in compared.pairs:
         say(pair.verdict)
     for line in compared.notes:
-        say(f"note: {line}", style="yellow" if "too few" in line or "collapsed" in line else "dim")
+        say(f"note: {line}", style="yellow" if any(word in line for word in WARNS) else "dim")
 
 
 def _print_differences(compared: Compared) -> None:

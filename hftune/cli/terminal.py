@@ -19,13 +19,15 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hftune.errors import HftuneError
@@ -116,10 +118,10 @@ def show_json(value: Any) -> None:
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
-def show_error(error: HftuneError) -> None:
-    """The message of an error and its hint."""
+def show_error(error: HftuneError, hint: str | None = None) -> None:
+    """The message of an error and its hint, or the form of the hint that fits the command."""
     err().print(Text.assemble(("Error: ", "bold red"), visible(error.message)), soft_wrap=True)
-    err().print(Text.assemble(("  → ", "bold"), visible(error.hint)), soft_wrap=True)
+    err().print(Text.assemble(("  → ", "bold"), visible(error.hint if hint is None else hint)), soft_wrap=True)
 
 
 def show_traceback(error: BaseException) -> None:
@@ -132,7 +134,7 @@ class _TerminalHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line per record: warnings in bold, each note once, also if several runs of a study log it."""
@@ -140,8 +142,8 @@ class _TerminalHandler(logging.Handler):
             line = self.format(record)
             if record.levelno >= logging.WARNING:
                 note(f"{record.levelname}: {line}", style="bold yellow")
-            elif line not in self._said:
-                self._said.add(line)
+            elif line not in self._shown:
+                self._shown.add(line)
                 note(line)
         except Exception:  # as in every logging handler: an error in a message is shown, and does not end the program
             self.handleError(record)
@@ -163,6 +165,33 @@ def set_up_logging(debug: bool, *, quiet: bool = False) -> None:
 # ---- the progress of a run: a bar, stages, notes; on standard error, and in a log without bars ----
 
 
+class _Facts(TextColumn):
+    """Numbers next to a bar, cut off where the terminal ends."""
+
+    def render(self, task: Task) -> Text:
+        """One line: a column that may wrap is the one that gives way, but its text never wraps."""
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+def progress_columns() -> tuple[ProgressColumn, ...]:
+    """What is next to a bar; on a narrow terminal the bar and the facts give way, not the counts and times."""
+
+    def fixed() -> Column:
+        return Column(no_wrap=True)
+
+    return (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(table_column=fixed()),
+        TimeElapsedColumn(table_column=fixed()),
+        TextColumn("left"),
+        TimeRemainingColumn(table_column=fixed()),
+        _Facts("{task.fields[facts]}", markup=False, table_column=Column()),
+    )
+
+
 class RunProgress(ProgressReporter):
     """Draws the progress of a run with rich."""
 
@@ -170,18 +199,7 @@ class RunProgress(ProgressReporter):
         """Nothing is drawn before the first ``begin``."""
         # rich needs ipywidgets to draw a bar in a notebook; in a log each bar would leave an empty line.
         draws = importlib.util.find_spec("ipywidgets") is not None if err().is_jupyter else err().is_interactive
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[facts]}", markup=False),
-            console=err(),
-            transient=True,
-            disable=not draws,
-        )
+        self._bar = Progress(*progress_columns(), console=err(), transient=True, disable=not draws)
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:

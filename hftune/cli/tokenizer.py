@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hftune.cli import terminal
-from hftune.cli.options import RUN, Json, command_group, option
+from hftune.cli.options import RUN, Json, command_group, option, settings_command
 from hftune.errors import HftuneError
 from hftune.files import new_folder, refuse_in_use
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hftune.data.corpus import TextSplit
     from hftune.models.tokenizer_stats import Compression
 
@@ -33,27 +35,30 @@ Kind = Annotated[str, option(RUN, "bpe|wordpiece|unigram", "Byte-level BPE is lo
 VocabSize = Annotated[
     int, option(RUN, "N", "Vocabulary size, special tokens included; 8000 by default.", "--vocab-size", min=1)
 ]
-Special = Annotated[list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special")]
-MinFrequency = Annotated[int | None, option(RUN, "N", _FREQUENCY, "--min-frequency", min=1)]
-Documents = Annotated[
-    str | None, option(RUN, "lines|paragraphs|file", "What one document of a text file is.", "--documents")
+Special = Annotated[
+    list[str] | None, option(RUN, "TOKEN", "A further special token; can be repeated.", "--special-token")
 ]
-TextColumn = Annotated[str | None, option(RUN, "NAME", "Column of the text.", "--text-column")]
-Subset = Annotated[str | None, option(RUN, "NAME", "Configuration of a Hub dataset.", "--subset")]
+MinFrequency = Annotated[int | None, option(RUN, "N", _FREQUENCY, "--min-frequency", min=1)]
+TEXT_SETTINGS = tuple(
+    f"data.{name}"
+    for name in (
+        *("text_column_name", "documents", "dataset_config_name", "dataset_revision", "delimiter", "sheet_name"),
+        *("train_file", "validation_file", "test_file", "train_split_name", "validation_split_name", "test_split_name"),
+    )
+)
+"""Settings that decide which text is read, and how."""
 Sample = Annotated[str | None, option(RUN, "TEXT", "Text whose tokens are shown.", "--sample")]
 
 
-@app.command("train")
+@settings_command(task="clm", takes=TEXT_SETTINGS)
 def train_tokenizer(
+    settings: dict[str, Any],
     corpus: Corpus,
     output: Output,
     kind: Kind = "bpe",
     vocab_size: VocabSize = 8000,
     special: Special = None,
     min_frequency: MinFrequency = None,
-    documents: Documents = None,
-    text_column: TextColumn = None,
-    subset: Subset = None,
     sample: Sample = None,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +71,7 @@ def train_tokenizer(
     from hftune.progress import quiet_libraries
 
     quiet_libraries()
-    splits = _splits(corpus, documents=documents, text_column_name=text_column, dataset_config_name=subset)
+    splits = _splits(corpus, settings)
     with terminal.err().status("Training the tokenizer …"):
         made = train(
             kind, splits["train"].texts, vocab_size, min_frequency=min_frequency or 2, special_tokens=special or ()
@@ -81,30 +86,30 @@ def train_tokenizer(
         return
     _show(result)
     objective = "clm" if made.eos_token is not None else "mlm"
-    terminal.say(f"Saved in {output}. Train with it: hftune pretrain --objective {objective} --tokenizer {output}")
+    terminal.say(f"Saved in {output}. Train with it: `hftune pretrain --objective {objective} --tokenizer {output}`")
 
 
-@app.command("show")
+app.command("train", cls=vars(train_tokenizer)["command_class"])(train_tokenizer)
+
+
+@settings_command(task="clm", takes=TEXT_SETTINGS)
 def show_tokenizer(
+    settings: dict[str, Any],
     name: Annotated[str, typer.Argument(metavar="TOKENIZER", help="A folder, a run or a Hub id.")],
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Text to tokenize.", show_default=False)] = None,
     corpus: Annotated[
         str | None, option(RUN, "NAME|PATH", "Text on which the compression is measured.", "--corpus", "-c")
     ] = None,
-    text_column: TextColumn = None,
     as_json: Json = False,
 ) -> None:
     """Show a tokenizer's size and longest tokens, how it splits a text, and how well it compresses one."""
-    from hftune.models.load import load_tokenizer
-    from hftune.models.settings import ModelSection
-    from hftune.progress import quiet_libraries
+    from hftune.models.tokenizer_stats import saved_tokenizer
 
-    quiet_libraries()
-    section = ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name)
-    made = load_tokenizer(section, (), padded=False)
-    if text_column is not None and corpus is None:
-        raise HftuneError("--text-column was given but no --corpus", hint="add --corpus NAME|PATH")
-    splits = {} if corpus is None else _any_texts(corpus, text_column)
+    made: Any = saved_tokenizer(name) or _load(name)
+    if settings and corpus is None:
+        flag = next(iter(settings)).removeprefix("data.").replace("_", "-")
+        raise HftuneError(f"--{flag} was given but no --corpus", hint="add --corpus NAME|PATH")
+    splits = {} if corpus is None else _any_texts(corpus, settings)
     result = {"tokenizer": name, **_facts(made, splits, text)}
     if as_json:
         terminal.show_json(result)
@@ -112,7 +117,20 @@ def show_tokenizer(
         _show(result)
 
 
-def _any_texts(name: str, text_column: str | None) -> dict[str, TextSplit]:
+def _load(name: str) -> Any:
+    """The tokenizer of a Hub id, or of a folder without a tokenizer.json."""
+    from hftune.models.load import load_tokenizer
+    from hftune.models.settings import ModelSection
+    from hftune.progress import quiet_libraries
+
+    quiet_libraries()
+    return load_tokenizer(ModelSection(model_name_or_path="scratch:mingpt", tokenizer_name=name), (), padded=False)
+
+
+app.command("show", cls=vars(show_tokenizer)["command_class"])(show_tokenizer)
+
+
+def _any_texts(name: str, settings: Mapping[str, Any]) -> dict[str, TextSplit]:
     """The splits of a text; of labeled rows their texts, of questions the questions and the answers."""
     from functools import partial
 
@@ -124,8 +142,8 @@ def _any_texts(name: str, text_column: str | None) -> dict[str, TextSplit]:
     from hftune.data.settings import LabeledData, QuestionData
 
     kind = recognize(name)
-    if text_column is not None or as_path(name) is None or kind == "corpus":
-        return _splits(name, text_column_name=text_column)
+    if settings or as_path(name) is None or kind == "corpus":
+        return _splits(name, settings)
     if kind is None:
         raise HftuneError(
             f"{name} is not recognized as text, labeled rows or questions: no column has a usual name",
@@ -141,20 +159,14 @@ def _any_texts(name: str, text_column: str | None) -> dict[str, TextSplit]:
     return {split: TextSplit(name, partial(in_memory, found)) for split, found in texts.items()}
 
 
-def _splits(corpus: str, **settings: Any) -> dict[str, TextSplit]:
-    from pydantic import ValidationError
-
+def _splits(corpus: str, settings: Mapping[str, Any]) -> dict[str, TextSplit]:
+    from hftune.config.section import expect
     from hftune.data.corpus import open_splits
     from hftune.data.settings import CorpusData
+    from hftune.pipeline.request import resolve_recipe
 
-    try:
-        section = CorpusData(dataset_name=corpus, **settings)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise HftuneError(
-            f"--{wrong['loc'][0]} {wrong['input']!r}: {wrong['msg']}", hint="use lines, paragraphs or file"
-        ) from error
-    return open_splits(section)[0]
+    recipe = resolve_recipe(None, {**settings, "data.dataset_name": corpus}, task="clm")
+    return open_splits(expect(recipe.data, CorpusData))[0]
 
 
 def _facts(tokenizer: Any, splits: dict[str, TextSplit], sample: str | None) -> dict[str, Any]:

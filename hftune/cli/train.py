@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from hftune.cli.options import WHAT, Given, Typed, option, training_command
+from hftune.cli.options import WHAT, Given, ParsedArguments, option, training_command
 from hftune.cli.terminal import RunProgress
 from hftune.errors import HftuneError, did_you_mean
 
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 CLASSIFY, JOINT = "classify/reviews", "joint/reviews"
 ANSWER_PRETRAINED = "finetune/births"
 """The recipe for a pretrained GPT; its settings suit other questions too."""
-ANSWER_FROM_SCRATCH = "finetune/fresh"
-"""The recipe for a model from scratch that was named, which needs more training."""
-ANSWER = "finetune/births-fresh"
-"""The recipe without a model."""
+ANSWER_FROM_SCRATCH = "finetune/scratch"
+"""The recipe if ``--model`` names a model from scratch, which needs more training than a pretrained one."""
+ANSWER = "finetune/births-scratch"
+"""The recipe if neither ``--from`` nor ``--model`` is given."""
 
 
 # ---- train ----
@@ -52,8 +52,8 @@ def _task_of_recipe(values: Mapping[str, Any], given: Given) -> str:
     name = named or flag or _recipe_of_resumed(values)
     if name is None:
         raise HftuneError(
-            "hftune train runs a recipe, and none was named",
-            hint="name one (hftune recipes ls), or use the command of the task: hftune classify --data …",
+            "expected a recipe to run; none was named",
+            hint="name one (`hftune recipes ls`), or use the command of the task: `hftune classify --data NAME|PATH`",
         )
     return load_recipe(name).task.kind
 
@@ -73,25 +73,25 @@ RecipeArgument = Annotated[
 
 
 @training_command(task=_task_of_recipe)
-def train(typed: Typed, named: RecipeArgument = None) -> None:
+def train(arguments: ParsedArguments, named: RecipeArgument = None) -> None:
     """Run a recipe of any task: the same as the command of its task with --recipe."""
-    run_training(typed, recipe=named or typed.recipe, default=None)
+    run_training(arguments, recipe=named or arguments.recipe, default=None)
 
 
 @training_command(task="classify")
-def classify(typed: Typed) -> None:
+def classify(arguments: ParsedArguments) -> None:
     """Fine-tune a classifier on single texts or pairs: best checkpoint on validation, then test."""
-    run_training(typed, recipe=typed.recipe, default=CLASSIFY)
+    run_training(arguments, recipe=arguments.recipe, default=CLASSIFY)
 
 
 @training_command(task="joint")
-def joint(typed: Typed) -> None:
+def joint(arguments: ParsedArguments) -> None:
     """Fine-tune a classifier and train a masked language model on unlabeled text, in one model at the same time.
 
     The classifier's validation score selects the checkpoint. A plain classifier is saved, and the masked language
     model next to it.
     """
-    run_training(typed, recipe=typed.recipe, default=JOINT)
+    run_training(arguments, recipe=arguments.recipe, default=JOINT)
 
 
 # ---- finetune ----
@@ -108,16 +108,16 @@ From = Annotated[
 
 
 @training_command(task="answer")
-def finetune(typed: Typed, pretrained: From = None) -> None:
+def finetune(arguments: ParsedArguments, pretrained: From = None) -> None:
     """Fine-tune a GPT for question answering, from a pretrained run or from scratch.
 
     Data: the embedded births, a folder of tsv files (question, tab, answer), or one such file.
     """
-    if pretrained is not None and typed.model is not None:
+    if pretrained is not None and arguments.model is not None:
         raise HftuneError("--from and --model both name the model", hint="leave one of them out")
     if pretrained is not None:
-        typed = replace(typed, settings={**typed.settings, "model.model_name_or_path": pretrained})
-    run_training(typed, recipe=typed.recipe, default=_recipe_for_answers(typed.model), suits_all=True)
+        arguments = replace(arguments, settings={**arguments.settings, "model.model_name_or_path": pretrained})
+    run_training(arguments, recipe=arguments.recipe, default=_recipe_for_answers(arguments.model), suits_all=True)
 
 
 def _recipe_for_answers(model: str | None) -> str:
@@ -167,16 +167,21 @@ def _task_of_objective(values: Mapping[str, Any], given: Given) -> str:
     return _objective(values["objective"], values["recipe"], _recipe_of_resumed(values))
 
 
+<<<<<<< HEAD
 @training_command(task=_task_of_objective, help_task="span", help_kinds={kind: kind for kind in OBJECTIVES})
 def pretrain(typed: Typed, objective: Objective = None) -> None:
+=======
+@training_command(task=_task_of_objective, help_task="span")
+def pretrain(arguments: ParsedArguments, objective: Objective = None) -> None:
+>>>>>>> main
     """Train a language model on plain text, from scratch or from a checkpoint.
 
     `hftune finetune --from RUN` then fine-tunes it to answer questions about that text.
     """
-    defaults = OBJECTIVES[typed.task]
-    chosen = defaults.for_text(typed.data) if typed.model is None else None
+    defaults = OBJECTIVES[arguments.task]
+    chosen = defaults.for_text(arguments.data) if arguments.model is None else None
     default = defaults.nothing_named if chosen is None else chosen
-    run_training(typed, recipe=typed.recipe, default=default, suits_all=chosen is not None)
+    run_training(arguments, recipe=arguments.recipe, default=default, suits_all=chosen is not None)
 
 
 def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> str:
@@ -230,75 +235,94 @@ def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
     return task.kind
 
 
+<<<<<<< HEAD
 @training_command(task=_task_of_distillation, help_task=LABELED, help_kinds={"--corpus": GENERAL})
 def distill(typed: Typed) -> None:
     """Distill a smaller model from a teacher: a classifier (--data), or an encoder on plain text (--corpus).
+=======
+@training_command(task=_task_of_distillation, help_task=GENERAL)
+def distill(arguments: ParsedArguments) -> None:
+    """Distill a smaller encoder from a teacher on plain text.
+>>>>>>> main
 
     A classifier learns from the labels and from the teacher's probabilities, which unlabeled text (--unlabeled) gets
     too. An encoder learns to give words and texts the teacher's vectors, and to fill in masked words; `hftune classify
     --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
+<<<<<<< HEAD
     if typed.task == GENERAL:  # its recipe suits other models
         default = DISTILL[GENERAL] if typed.data is None else None
         run_training(typed, recipe=typed.recipe, default=default, suits_all=True)
     else:
         run_training(typed, recipe=typed.recipe, default=DISTILL[LABELED])
+=======
+    default = DISTILL if arguments.data is None else None
+    run_training(arguments, recipe=arguments.recipe, default=default, suits_all=True)
+>>>>>>> main
 
 
 # ---- shared ----
 
 
-def run_training(typed: Typed, *, recipe: str | None, default: str | None, suits_all: bool = False) -> None:
+def run_training(
+    arguments: ParsedArguments, *, recipe: str | None, default: str | None, suits_all: bool = False
+) -> None:
     """Train one run or a group of seeds, score without training, or estimate, and print the result.
 
     Args:
-        typed: What was typed.
+        arguments: The parsed command line.
         recipe: The recipe to start from; None takes the default.
         default: The recipe of the command; None means the defaults of the settings.
-        suits_all: Whether the default is for other data and models too.
+        suits_all: Whether the default recipe is also used for other data and models than its own.
     """
     from hftune.cli.tables import print_result
     from hftune.pipeline.request import TrainRequest, carry_out, list_seeds
     from hftune.progress import quiet_libraries
 
-    if typed.seeds is not None and "train.seed" in typed.settings:
+    if arguments.seeds is not None and "train.seed" in arguments.settings:
         raise HftuneError("--seed and --seeds can't both be given", hint="leave one of them out")
-    seeds = list_seeds(typed.seeds)
-    resolved = _recipe(typed, recipe, default, suits_all=suits_all)
+    seeds = list_seeds(arguments.seeds)
+    resolved = _recipe(arguments, recipe, default, suits_all=suits_all)
     request = TrainRequest(
-        resolved, typed.output, seeds, typed.resume, typed.overwrite, dry_run=typed.dry_run, do=typed.do
+        resolved,
+        arguments.output,
+        seeds,
+        arguments.resume,
+        arguments.overwrite,
+        dry_run=arguments.dry_run,
+        do=arguments.do,
     )
     request.check()
     quiet_libraries()
     with RunProgress() as progress:
         result = carry_out(request, progress)
-    print_result(result, typed.as_json)
+    print_result(result, arguments.as_json)
 
 
-def resumed_recipe(typed: Typed) -> Path | None:
+def resumed_recipe(arguments: ParsedArguments) -> Path | None:
     """The recipe of the run or the group of seeds that is resumed; None if nothing is resumed."""
-    if not typed.resume or typed.output is None:
+    if not arguments.resume or arguments.output is None:
         return None
-    found = [typed.output / "recipe.yaml", *sorted(typed.output.glob("seed-*/recipe.yaml"))]
+    found = [arguments.output / "recipe.yaml", *sorted(arguments.output.glob("seed-*/recipe.yaml"))]
     return next((path for path in found if path.is_file()), None)
 
 
-def _recipe(typed: Typed, name: str | None, default: str | None, *, suits_all: bool) -> Recipe:
-    """The recipe of the command. A resumed run has its own, so that flags are compared with what it was begun with."""
+def _recipe(arguments: ParsedArguments, name: str | None, default: str | None, *, suits_all: bool) -> Recipe:
+    """The recipe of the command: a resumed run's own, so that flags are compared with what it was started with."""
     from hftune.pipeline.request import resolve_recipe
 
-    resumed = resumed_recipe(typed)
+    resumed = resumed_recipe(arguments)
     if name is None and resumed is not None:
         name = str(resumed.parent)
     elif name is None and default is not None:
         # A default recipe is made for its own model and data; with others the schema's defaults are a better start.
-        name = default if suits_all or _is_own(default, typed.model, typed.data) else None
+        name = default if suits_all or _is_own(default, arguments.model, arguments.data) else None
         logger.info("recipe: %s", name or f"defaults ({default} is made for its own model and data)")
-    return resolve_recipe(name, typed.settings, typed.sets or (), task=typed.task)
+    return resolve_recipe(name, arguments.settings, arguments.sets or (), task=arguments.task)
 
 
 def _is_own(recipe: str, model: str | None, data: str | None) -> bool:
-    """Whether a model and data are those of a recipe, under any of their names; None is not named."""
+    """Whether a model and data are those of a recipe, under any of their names; None was not given and matches."""
     from hftune.data.locate import same_data
     from hftune.recipe import load_recipe
 

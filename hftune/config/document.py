@@ -1,4 +1,4 @@
-"""Recipe text to plain values and back: YAML 1.2 scalars, no Python objects, no key twice; and what is wrong with it.
+"""Recipe text to plain values and back: YAML 1.2 scalars, no Python objects, no duplicate keys; and its problems.
 
 PyYAML reads YAML 1.1, where ``no`` is false, ``1e-5`` is text and ``1:30`` is ninety. Here label names such
 as yes and no stay text, and all numbers are numbers.
@@ -62,10 +62,10 @@ class RecipeError(HftuneError):
         """``name`` is what the user typed for the recipe; ``hint`` replaces the usual one."""
         lines = "\n".join(f"  {problem}" for problem in problems)
         settings = any(problem.path for problem in problems)
-        command = "schema` lists every setting with its meaning" if settings else "ls` lists what is shipped"
-        super().__init__(
-            f"{name}: {count(len(problems), 'problem')}\n{lines}", hint=hint or f"`hftune recipes {command}."
+        more = (
+            "`hftune recipes schema` lists every setting" if settings else "`hftune recipes ls` lists what is shipped"
         )
+        super().__init__(f"{name}: {count(len(problems), 'problem')}\n{lines}", hint=hint or more)
         self.problems = list(problems)
 
 
@@ -163,7 +163,7 @@ def _refused(source: str, message: str, hint: str = "", place: str = "") -> Reci
 def dump(value: dict[str, Any]) -> str:
     """YAML of plain values, keys in their order; ``parse`` gives an equal value back."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    # Those that are left are between double quotes, where YAML reads escapes.
+    # Control characters that PyYAML left as they are are all in double-quoted strings, where YAML reads escapes.
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

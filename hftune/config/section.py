@@ -204,10 +204,10 @@ class BaseRecipe(Section):
 
 
 def expectation(field: FieldInfo) -> str:
-    """Describe the values of a setting: "a whole number ≥ 1, or null"."""
+    """The values that a setting takes, as text: "a whole number ≥ 1, or null"."""
     options = members(field.annotation)
-    words = [_in_words(option) for option in options if option is not types.NoneType]
-    bounds = [limit for part in field.metadata if (limit := _bound_in_words(part))]
+    words = [_type_text(option) for option in options if option is not types.NoneType]
+    bounds = [limit for part in field.metadata if (limit := _bound_text(part))]
     text = ", or ".join(words) + (" " + " and ".join(bounds) if bounds else "")
     return text + (", or null" if types.NoneType in options else "")
 
@@ -231,7 +231,7 @@ def choices(field: FieldInfo) -> list[str]:
     ]
 
 
-def _bound_in_words(bound: Any) -> str | None:
+def _bound_text(bound: Any) -> str | None:
     match bound:
         case Ge():
             return f"≥ {bound.ge}"
@@ -245,14 +245,14 @@ def _bound_in_words(bound: Any) -> str | None:
             return None
 
 
-def _in_words(annotation: Any) -> str:
+def _type_text(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(str(value) for value in arguments)
     if origin in (tuple, list, set, frozenset):
-        return f"a list ({_in_words(arguments[0])} each)"
+        return f"a list ({_type_text(arguments[0])} each)"
     if origin is dict:
-        return f"a mapping of names to values ({_in_words(arguments[1])} each)"
+        return f"a mapping of names to values ({_type_text(arguments[1])} each)"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "a mapping of settings"
     return _PLAIN_NAMES.get(annotation, "a value")

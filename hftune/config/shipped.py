@@ -12,9 +12,9 @@ from hftune.files import recipes_dir
 
 STUDIES = "studies"
 YAML = (".yaml", ".yml")
-OTHERS = ("accelerate", "slurm")
+LAUNCHERS = ("accelerate", "slurm")
 """Folders below recipes/ with files for the launchers of those names."""
-NOT_RECIPES = frozenset({STUDIES, *OTHERS})
+NOT_RECIPES = frozenset({STUDIES, *LAUNCHERS})
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RecipeEntry:
     """Time and machine."""
 
 
-def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
+def shipped_recipes(folder: Path | None = None) -> list[RecipeEntry]:
     """All shipped recipes, by name.
 
     Args:
@@ -46,7 +46,7 @@ def catalogue(folder: Path | None = None) -> list[RecipeEntry]:
 
 def shipped_studies() -> list[RecipeEntry]:
     """All shipped studies, by name: what ``hftune sweep`` takes."""
-    return catalogue(recipes_dir() / STUDIES)
+    return shipped_recipes(recipes_dir() / STUDIES)
 
 
 def find_study(study: str) -> Path:
@@ -69,11 +69,11 @@ def find_study(study: str) -> Path:
     raise RecipeError(study, [problem])
 
 
-def find_other(name: str) -> Path | None:
-    """A shipped file that is no recipe, such as slurm/train.sbatch; None if there is none of that name."""
+def find_launch_file(name: str) -> Path | None:
+    """A shipped file for a launcher, such as slurm/train.sbatch; None if there is none of that name."""
     root = recipes_dir()
-    others = {path.relative_to(root).as_posix(): path for folder in OTHERS for path in (root / folder).glob("*")}
-    return others.get(name)
+    files = {path.relative_to(root).as_posix(): path for folder in LAUNCHERS for path in (root / folder).glob("*")}
+    return files.get(name)
 
 
 def find_recipe(recipe: str | Path) -> Path:
@@ -82,7 +82,7 @@ def find_recipe(recipe: str | Path) -> Path:
     A shipped recipe's full name comes first, then what exists on disk, then the unique last part of a name.
     """
     path = Path(recipe)
-    entries = {} if isinstance(recipe, Path) else {entry.name: entry.path for entry in catalogue()}
+    entries = {} if isinstance(recipe, Path) else {entry.name: entry.path for entry in shipped_recipes()}
     if str(recipe) in entries:
         return entries[str(recipe)]
     if path.is_dir() and (path / "recipe.yaml").is_file():

@@ -87,7 +87,7 @@ def _enums(module: str) -> Mapping[str, Any]:
 
 
 def _field(node: ast.AnnAssign, name: str) -> list[ArgumentField]:
-    """The field of an annotated assignment; None if it is not an argument of the constructor."""
+    """The field of an annotated assignment, in a list that is empty if the constructor does not take it."""
     given = {word.arg: word.value for word in node.value.keywords} if isinstance(node.value, ast.Call) else {}
     if "init" in given and ast.unparse(given["init"]) == "False":
         return []
@@ -112,7 +112,7 @@ def _type(node: ast.expr, enums: Mapping[str, Any]) -> Any:
     known = {**vars(builtins), "Any": Any, "Literal": Literal, **enums}
     types = []
     for part in parts:
-        # The source is that of the installed transformers, which is imported and run a moment later.
+        # eval is no risk here: the text comes from the installed transformers, whose code this process runs anyway.
         unknown = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)} - known.keys()
         one = Any if unknown else eval(compile(ast.Expression(part), "annotation", "eval"), known)
         types.append(NoneType if one is None else one)

@@ -21,11 +21,11 @@ Key = tuple[str, str]
 
 
 MIN_SHIFT = 0.1
-"""Proportion of the rows whose label would have to change to give both splits the same shares; less is no finding."""
+"""Proportion of the rows whose label would have to change to give both splits the same shares; less is not reported."""
 MAX_CHANCE = 1e-4
-"""Probability below which a difference of label shares is no chance."""
+"""p-value below which a difference of label shares is reported."""
 MIN_EXPECTED = 5
-"""Rows of a label that each of two splits must have if their shares are the same: the chi-squared test needs them."""
+"""Minimum expected count of a label in each of the two splits, which the chi-squared test needs."""
 
 
 @dataclass(frozen=True)
@@ -290,8 +290,8 @@ def _rows(part: int, whole: int, split: str) -> str:
 # with the number of texts and not with its square.
 
 THRESHOLD = 0.8
-RUN = 3
-"""Words in a run (3: trigrams); a shorter text is one run."""
+NGRAM = 3
+"""Words in an n-gram; a shorter text is one n-gram."""
 # A pair with similarity s agrees in all 4 columns of at least one of 10 bands with probability 1 - (1 - s⁴)¹⁰:
 # 0.995 for s = 0.8, 0.48 for 0.5, 0.08 for 0.3 (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
 BANDS, BAND = 10, 4
@@ -311,12 +311,12 @@ def near_pairs(texts: Sequence[str], seconds: Sequence[str] | None = None) -> li
     The texts must all be different, or a text is found as its own neighbor.
     """
     words: dict[str, int] = {}
-    parts = [_runs(texts, words)] if seconds is None else [_runs(texts, words), _runs(seconds, words)]
-    # The minimum over both texts is that of their runs together: a pair is a candidate as a whole.
+    parts = [_ngrams(texts, words)] if seconds is None else [_ngrams(texts, words), _ngrams(seconds, words)]
+    # The minimum over both texts is that of all their n-grams: a pair is a candidate as a whole.
     signatures = np.minimum.reduce([_signatures(part) for part in parts])
     found = []
     for one, two in _candidates(signatures):
-        # The share of equal minima estimates the overlap; far below the threshold the runs need no look.
+        # The share of equal minima estimates the overlap; far below the threshold the n-grams need not be compared.
         if (signatures[one] == signatures[two]).mean() < THRESHOLD - 0.3:
             continue
         if all(part.overlap(one, two) >= THRESHOLD for part in parts):
@@ -325,38 +325,38 @@ def near_pairs(texts: Sequence[str], seconds: Sequence[str] | None = None) -> li
 
 
 @dataclass(frozen=True)
-class _Runs:
-    """The hashes of every text's runs of words, one text after the other."""
+class _NGrams:
+    """The hashes of every text's word n-grams, one text after the other."""
 
     hashes: Hashes
     starts: NDArray[np.int64]
     """Where each text begins, and the end of the last."""
 
     def overlap(self, one: int, two: int) -> float:
-        """Runs in both texts over runs in either."""
+        """Jaccard similarity: n-grams in both texts over n-grams in either."""
         first, second = (np.unique(self.hashes[self.starts[row] : self.starts[row + 1]]) for row in (one, two))
         shared = len(np.intersect1d(first, second, assume_unique=True))
         return float(shared / (len(first) + len(second) - shared))
 
 
-def _runs(texts: Sequence[str], words: dict[str, int]) -> _Runs:
-    """Hash the runs; a text of fewer words than a run has is filled up, so that each text has one at least."""
+def _ngrams(texts: Sequence[str], words: dict[str, int]) -> _NGrams:
+    """Hash the n-grams; a text of fewer words than an n-gram is padded, so that each text has at least one."""
     hashes, counts = [], []
     for begin in range(0, len(texts), CHUNK):
         numbers: list[int] = []
         lengths: list[int] = []
         for text in texts[begin : begin + CHUNK]:
             found = WORD.findall(text.lower())
-            numbers += [words.setdefault(word, len(words) + 1) for word in found] + [0] * (RUN - len(found))
-            lengths.append(max(RUN, len(found)))
+            numbers += [words.setdefault(word, len(words) + 1) for word in found] + [0] * (NGRAM - len(found))
+            lengths.append(max(NGRAM, len(found)))
         flat = np.array(numbers, np.uint64)
-        mixed = np.zeros(len(flat) - RUN + 1, np.uint64)
-        for place in range(RUN):
+        mixed = np.zeros(len(flat) - NGRAM + 1, np.uint64)
+        for place in range(NGRAM):
             mixed = _mix(mixed * np.uint64(31) + flat[place : place + len(mixed)])
         row = np.repeat(np.arange(len(lengths)), lengths)
-        hashes.append(mixed[row[: len(mixed)] == row[RUN - 1 :]])  # no run reaches over the end of its text
-        counts += [length - RUN + 1 for length in lengths]
-    return _Runs(np.concatenate(hashes), np.concatenate([[0], np.cumsum(counts)]))
+        hashes.append(mixed[row[: len(mixed)] == row[NGRAM - 1 :]])  # no n-gram crosses the end of its text
+        counts += [length - NGRAM + 1 for length in lengths]
+    return _NGrams(np.concatenate(hashes), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def _mix(values: Hashes) -> Hashes:
@@ -366,17 +366,17 @@ def _mix(values: Hashes) -> Hashes:
     return values ^ (values >> np.uint64(31))
 
 
-def _signatures(runs: _Runs) -> Hashes:
+def _signatures(ngrams: _NGrams) -> Hashes:
     """The smallest hash of each text under each of BANDS × BAND hash functions."""
-    count = len(runs.starts) - 1
+    count = len(ngrams.starts) - 1
     # The hash functions are a·x + b modulo 2⁶⁴ with an odd a. Their low bits are poor, but the minimum of a text, which
     # is all that is used, depends on the high ones.
     factors = _mix(np.arange(1, 2 * BANDS * BAND + 1, dtype=np.uint64)) | np.uint64(1)
     signatures = np.zeros((count, BANDS * BAND), np.uint64)
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
-        hashes = runs.hashes[runs.starts[begin] : runs.starts[end]]
-        starts = runs.starts[begin:end] - runs.starts[begin]
+        hashes = ngrams.hashes[ngrams.starts[begin] : ngrams.starts[end]]
+        starts = ngrams.starts[begin:end] - ngrams.starts[begin]
         for column in range(BANDS * BAND):
             salted = hashes * factors[2 * column] + factors[2 * column + 1]
             signatures[begin:end, column] = np.minimum.reduceat(salted, starts)

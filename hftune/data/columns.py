@@ -158,13 +158,13 @@ def _required_label(table: Table, name: str) -> str:
 
 
 def _same_name(names: Collection[str], name: str) -> str | None:
-    """The column of that name, or the only one with this name but for case, blanks and punctuation."""
+    """The column of that name, or the only one with this name apart from case, spaces and punctuation."""
     same = [one for one in names if plain_name(one) == plain_name(name)]
     return name if name in names else same[0] if len(same) == 1 else None
 
 
 def _first_of(usual: Sequence[Sequence[str]], names: Collection[str], where: str | None = None) -> str | None:
-    """The column with the most likely of the usual names.
+    """The column with the most likely of the usual names: groups of them, the most likely group first.
 
     With ``where``, the source of the columns for a message, two columns that are equally likely are refused.
     """
@@ -294,7 +294,7 @@ def check_classes(names: Iterable[str], where: str) -> None:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds no label: nothing, blanks or NaN."""
+    """Whether a cell has no label: it is empty, whitespace or NaN."""
     if isinstance(value, str):
         return not value or value.isspace()
     return value is None or (isinstance(value, float) and math.isnan(value))
@@ -361,7 +361,7 @@ def with_label_text(tables: dict[str, Table], label: str) -> tuple[dict[str, Tab
     names: dict[int, str] = {}
     for table in tables.values():
         values = table.columns.get(label, [])
-        # A few labels that are missing in a file of the user's are a mistake; a published dataset may hide some.
+        # A user's file with only some labels missing has a mistake; a published dataset may withhold some.
         missing = sum(is_missing(value) for value in values)
         if 0 < missing < len(values) and not table.from_hub:
             return tables, []  # refused later, as for any file

@@ -28,7 +28,7 @@ from hftune.errors import HftuneError, count, quote
 DOCUMENT_END = b"\xff"
 """Hashed after each document; no UTF-8 text contains this byte."""
 DRAWN_DOCUMENTS = 500
-"""Training documents that are the validation split when nothing is held out."""
+"""Number of training documents that serve as validation when nothing is held out."""
 DOCUMENTS_HINT = "see what one document is with --set data.documents=lines|paragraphs|file"
 
 
@@ -80,7 +80,7 @@ class TextSplit:
                 parts = []
 
     def all_texts(self) -> list[str]:
-        """Whole documents, in memory; none at all are refused."""
+        """Whole documents, in memory; raises an error if there are none."""
         texts = [text for text, _ in self.documents()]
         if not texts:
             raise _no_text(self.where)
@@ -144,14 +144,14 @@ def stream_corpus(section: CorpusData) -> TextCorpus:
     )
 
 
-def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = False) -> Corpus:
+def load_texts(section: CorpusData, *, min_length: int = 1, drop_short: bool = False) -> Corpus:
     """Read a corpus into memory, or the texts of labeled data without their labels.
 
     An embedded dataset gives its unlabeled texts, if it has some, to train on.
 
     Args:
         section: Where the text comes from.
-        shortest: Minimum number of characters of a document; all embedded texts have more.
+        min_length: Minimum number of characters of a document; all embedded texts are longer.
         drop_short: Leave shorter ones out; they are refused otherwise.
     """
     if section.dataset_name in DATASETS or section.documents == "labeled":
@@ -162,9 +162,9 @@ def load_texts(section: CorpusData, *, shortest: int = 1, drop_short: bool = Fal
         documents = list(split.documents())
         if not documents:
             raise _no_text(split.where)
-        kept = [(text, place) for text, place in documents if len(text) >= shortest]
+        kept = [(text, place) for text, place in documents if len(text) >= min_length]
         if len(kept) < len(documents):
-            notes.append(_short_documents(split.where, documents, shortest, drop=drop_short and bool(kept)))
+            notes.append(_short_documents(split.where, documents, min_length, drop=drop_short and bool(kept)))
         # Line breaks around a whole file are not part of its text.
         texts[name] = [text.strip("\r\n") if section.documents == "file" else text for text, _ in kept]
     refuse_unused_sizes(section, splits, draws=True)  # masks and corruption of validation are drawn with split_seed
@@ -303,12 +303,12 @@ def _choose(
     return chosen, not section.validation_size
 
 
-def _short_documents(where: str, documents: Sequence[tuple[str, str]], shortest: int, *, drop: bool) -> str:
+def _short_documents(where: str, documents: Sequence[tuple[str, str]], min_length: int, *, drop: bool) -> str:
     """A note about short documents that are dropped; raises an error if they must not be."""
-    short = [(text, place) for text, place in documents if len(text) < shortest]
+    short = [(text, place) for text, place in documents if len(text) < min_length]
     text, place = short[0]
     what = (
-        f"{count(len(short), 'document')} of {quote(where)} with fewer than {shortest} characters, "
+        f"{count(len(short), 'document')} of {quote(where)} with fewer than {min_length} characters, "
         f"the first at {place}: {quote(text)}"
     )
     if not drop:
@@ -320,7 +320,7 @@ def _short_documents(where: str, documents: Sequence[tuple[str, str]], shortest:
 
 
 def _no_text(where: str) -> HftuneError:
-    return HftuneError(f"{quote(where)} holds no text", hint="give a file that holds some")
+    return HftuneError(f"{quote(where)} has no text", hint="give a file with text")
 
 
 def _survey(split: TextSplit, *, hashes: bool = False) -> tuple[TextFacts, NDArray[np.uint64]]:

@@ -24,8 +24,8 @@ Section = LabeledData | CorpusData
 MATCHED = "matched"
 """MNLI has two validation and two test splits; results are reported on the matched ones unless stated otherwise."""
 TIMEOUT = 10.0
-"""Seconds to wait for the first answer of the Hub."""
-NO_ANSWER = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+"""Seconds to wait for the first response of the Hub."""
+NO_RESPONSE = {"TransportError", "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 CONVERTED = "refs/convert/parquet"
 """The revision of the Hub's own parquet conversion of a dataset: CONFIG/SPLIT/0000.parquet."""
 CONVERTED_FILE = re.compile(r"(?P<config>[^/]+)/(?P<partial>partial-)?(?P<split>\w+)/\d{4,}\.parquet")
@@ -59,7 +59,7 @@ def hub_tables(
 def hub_splits(
     section: Section, known: Sequence[str], *, needs_train: bool = True
 ) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """The splits of a Hub dataset as the datasets library has them, on disk, each with its name in messages."""
+    """The splits of a Hub dataset as memory-mapped ``Dataset`` objects, each with its name for messages."""
     loaded, notes = _download(section, known)
     available = list(loaded)
     named = section.split_names
@@ -130,10 +130,10 @@ def _download(section: Section, known: Sequence[str]) -> tuple[Any, list[str]]:
         except DatasetNotFoundError as error:
             raise _not_found(section, info, known) from error
         except Exception as error:  # the files of a repository can make the loader raise anything
-            if is_network(error) or (isinstance(error, ValueError) and is_offline()):
+            if is_network_error(error) or (isinstance(error, ValueError) and is_offline()):
                 raise _offline(section, error, known) from error
             if isinstance(error, HfHubHTTPError):
-                raise _bad_answer(section, error) from error
+                raise _http_error(section, error) from error
             if isinstance(error, ValueError):
                 names = _config_names(section)
                 missing = section.dataset_config_name is None and "Config name is missing" in str(error)
@@ -148,9 +148,9 @@ def _download(section: Section, known: Sequence[str]) -> tuple[Any, list[str]]:
 
 @contextmanager
 def hub_or_cache(section: Section) -> Iterator[Any | None]:
-    """The ``DatasetInfo`` of a repository, or None; without an answer only the cache is used inside the context.
+    """The ``DatasetInfo`` of a repository, or None; if the Hub does not respond, the context uses only the cache.
 
-    The loaders of the datasets library would retry for minutes on each file, so the Hub is asked once, with a timeout.
+    The loaders of the datasets library would retry for minutes on each file, so one request is made, with a timeout.
     """
     import datasets
     from huggingface_hub import HfApi
@@ -159,8 +159,8 @@ def hub_or_cache(section: Section) -> Iterator[Any | None]:
     try:
         if not before:
             info = HfApi().dataset_info(section.dataset_name, revision=section.dataset_revision, timeout=TIMEOUT)
-    except Exception as error:  # an answer of any other kind comes again, and is explained, when the dataset is loaded
-        datasets.config.HF_HUB_OFFLINE = is_network(error)
+    except Exception as error:  # any other error is raised again, and explained, when the dataset is loaded
+        datasets.config.HF_HUB_OFFLINE = is_network_error(error)
     try:
         yield info
     finally:
@@ -208,15 +208,15 @@ def _config_names(section: Section) -> list[str]:
 
 
 def is_offline() -> bool:
-    """Whether only the cache is used: because the user has set it, or inside ``hub_or_cache`` without an answer."""
+    """Whether only the cache is used: because the user has set it, or inside ``hub_or_cache`` without a response."""
     import datasets
 
     return bool(datasets.config.HF_HUB_OFFLINE)
 
 
-def is_network(error: BaseException) -> bool:
-    """Whether there was no answer. By name: the HTTP library differs between versions of huggingface_hub."""
-    return isinstance(error, ConnectionError) or bool(NO_ANSWER & {kind.__name__ for kind in type(error).__mro__})
+def is_network_error(error: BaseException) -> bool:
+    """Whether the Hub did not respond. By class name: the HTTP library differs between versions of huggingface_hub."""
+    return isinstance(error, ConnectionError) or bool(NO_RESPONSE & {kind.__name__ for kind in type(error).__mro__})
 
 
 # ---- the parquet conversion ----
@@ -233,7 +233,7 @@ class Conversion:
 
 
 def _download_conversion(section: Section, info: Any | None) -> Conversion:
-    """The files of one configuration of the parquet conversion, on this machine; without an answer those in the cache.
+    """The files of one configuration of the parquet conversion, on this machine; without a response those in the cache.
 
     The datasets library would mix configurations, and splits whose names begin alike, and would not find them offline.
     """
@@ -266,7 +266,7 @@ def _conversions_in(info: Any) -> dict[str, Conversion]:
 
 
 def _conversions_on_hub(name: str) -> list[str]:
-    """The configurations that the Hub has converted to parquet; none if it did not, or does not answer."""
+    """The configurations that the Hub has converted to parquet; none if it did not, or does not respond."""
     from huggingface_hub import HfApi
 
     try:
@@ -386,8 +386,8 @@ def _not_found(section: Section, info: Any | None, known: Sequence[str]) -> Hftu
     )
 
 
-def _bad_answer(section: Section, error: Any) -> HftuneError:
-    """The error for an answer of the Hub that is neither a dataset nor that there is none."""
+def _http_error(section: Section, error: Any) -> HftuneError:
+    """The error for any other HTTP status, such as 401, 429 or 500."""
     status = error.response.status_code
     hints = dict.fromkeys(
         (401, 403), "your token is invalid or has expired: log in with `hf auth login`, or fix HF_TOKEN"

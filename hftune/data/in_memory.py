@@ -77,10 +77,10 @@ class InMemoryData:
             if isinstance(section, QuestionData):
                 from_columns(table, answers=None if split == "test" else True)
             elif not list(table_chunks(table, section)):
-                raise HftuneError(f"{quote(table.where)} holds no text", hint="give documents that are not blank")
+                raise HftuneError(f"{quote(table.where)} has no text", hint="give documents that are not blank")
 
     def write(self, folder: Path) -> None:
-        """Store each split as ``<split>.parquet``, whole or not at all."""
+        """Store each split as ``<split>.parquet``, written atomically."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -94,7 +94,10 @@ class InMemoryData:
     def store(self, folder: Path, *, begun: bool) -> None:
         """Store the rows, or check that a resumed run has the same rows.
 
-        Files of a run that was killed while they were written are replaced: they may be incomplete.
+        Args:
+            folder: ``data/`` in the run directory.
+            begun: Whether the run stored its rows before. If not, files that are there are left from a run that was
+                killed while it wrote them; they may be incomplete and are replaced.
         """
         if not begun:
             for left in stored(folder).values():
@@ -102,7 +105,7 @@ class InMemoryData:
             self.write(folder)
         elif not stored(folder) or read_stored(folder).fingerprint() != self.fingerprint():
             raise HftuneError(
-                f"{folder.parent} was begun with other data than the rows that were given now",
+                f"{folder.parent} was started with other data than the rows that were given now",
                 hint="resume it without data=, which takes its own rows, or start another run with another output_dir",
             )
 
@@ -174,7 +177,7 @@ def _table(rows: Any, where: str, kind: str) -> Any:
         table = _from_list(rows, where, kind)
     else:
         raise HftuneError(
-            f"{where} is of type {type(rows).__module__}.{type(rows).__qualname__}, which holds no rows",
+            f"{where} is of type {type(rows).__module__}.{type(rows).__qualname__}, which has no rows",
             hint=f"give {TAKES}",
         )
     if not table.num_rows:
@@ -271,7 +274,7 @@ def _from_file(rows: str | Path, where: str, kind: str) -> Any:
         )
     if kind not in ("labeled", "joint"):
         raise HftuneError(
-            f"{where} is a file, and only labeled data can be put together from files and rows",
+            f"{where} is a file, and only labeled data can be combined from files and rows",
             hint="name the file of each split with train_file, validation_file and test_file, and its folder with data",
         )
     table = read_table(path)

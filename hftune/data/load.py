@@ -29,8 +29,8 @@ from hftune.data.locate import (
     Files,
     as_path,
     locate,
+    missing_split_error,
     own_columns,
-    refuse_missing_split,
     refuse_unused_sizes,
 )
 from hftune.data.readers import read_table
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MIN_BYTES = 1_000_000
-"""Size of the files from which the cache is faster than parsing them. The key has a hash of all their bytes: a file can
-be changed and keep its size and time."""
+"""Total size of the files above which the cache is faster than parsing. The key has a hash of all their bytes: a file
+can be changed and keep its size and time."""
 NOT_ABOUT_ROWS = {"kind", "max_seq_length", "truncation"}
 """Settings of tokenization, which do not change the rows."""
 
@@ -80,7 +80,7 @@ def load_split(
 
     Args:
         section: Where the rows come from.
-        split: train, validation or test; all for a dataset of one part; by default test, or all.
+        split: train, validation or test; all for a dataset with a single split; by default test, or all.
         labels: The model's label names, in its order.
         trained: The data that the model was trained on. Its columns are used where they exist and the section names
             no other.
@@ -94,7 +94,7 @@ def load_split(
     single = len(tables) == 1
     split = split or ("all" if single else "test")
     if split not in tables and not (single and split == "all"):
-        raise refuse_missing_split(section.dataset_name, split, tables)
+        raise missing_split_error(section.dataset_name, split, tables)
     name = next(iter(tables)) if split == "all" else split
     first = tables.get("train", tables[name])
     if trained is not None:
@@ -179,7 +179,7 @@ def _checked_rows(
 
 
 def _mapping(table: Table, section: LabeledData, problems: Problems) -> ColumnMapping:
-    """The columns, without which rows can't be checked: if there is none, that and earlier problems are reported."""
+    """The columns to use. Rows can't be checked without them, so if one is missing, all problems so far are raised."""
     with problems.collected():
         return find_columns(table, section)
     problems.refuse()

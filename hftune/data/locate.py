@@ -21,7 +21,7 @@ from hftune.data.readers import FORMATS, read_table
 from hftune.data.settings import HUB_ID, CorpusData, LabeledData, QuestionData, SplitData
 from hftune.data.text_files import GZIP, ending_of, stem_of
 from hftune.errors import HftuneError, did_you_mean, listing, quote
-from hftune.files import embedded_data_dir, leads_out
+from hftune.files import embedded_data_dir, is_outside
 
 # ---- the datasets that come with hftune ----
 
@@ -130,7 +130,7 @@ WORDS = {
     "validation": ("validation", "valid", "val", "dev", "eval"),
     "test": ("test", "testing"),
 }
-"""Words in the names of split files and of splits on the Hub."""
+"""Words by which the names of files, and of splits on the Hub, are recognized as a split."""
 UNLABELED = {"unlabeled", "unlabelled", "unsupervised", "unlab"}
 SHARD = re.compile(r"[-_]\d{1,6}[-_]of[-_]\d{1,6}$")
 Files = dict[str, list[Path]]
@@ -183,7 +183,7 @@ def locate(
     elif path is not None:
         files = files_of(path, section, endings)
     elif isinstance(section, QuestionData) or not is_hub_id(name) or ending_of(Path(name)) in {*endings} - {""}:
-        raise refuse_missing(name, suggested or list(known))
+        raise missing_path_error(name, suggested or list(known))
     if isinstance(section, SplitData):
         ignored, reason = (HUB_ONLY, "does not come from the Hub") if files else (FILES_ONLY, "comes from the Hub")
         _refuse_settings(section, ignored, reason)
@@ -217,7 +217,7 @@ def is_hub_id(name: str) -> bool:
     return HUB_ID.fullmatch(name) is not None and ending_of(Path(name)) not in (*FORMATS, GZIP)
 
 
-def refuse_missing(name: str, known: Sequence[str]) -> HftuneError:
+def missing_path_error(name: str, known: Sequence[str]) -> HftuneError:
     """The error for a path that does not exist."""
     path = Path(name).expanduser() if not name.startswith("~") else Path(name)
     hint = f"give a file, a folder, a Hub id (owner/name) or an embedded name ({', '.join(known)})"
@@ -268,7 +268,7 @@ class MissingSplit(HftuneError):
     """A dataset does not have a split; the hint is for commands with --split."""
 
 
-def refuse_missing_split(source: str, split: str, existing: Collection[str]) -> MissingSplit:
+def missing_split_error(source: str, split: str, existing: Collection[str]) -> MissingSplit:
     """The error for a split that a dataset does not have."""
     choices = "all" if len(existing) == 1 else ", ".join(existing)
     return MissingSplit(f"{quote(source)} has no {split} split", hint=f"choose one with --split: {choices}")
@@ -294,7 +294,7 @@ def files_of(path: Path, section: SplitData | QuestionData, endings: Collection[
             # A file in the same folder as the first one, or any path.
             found = as_path(name) or as_path(str(path.parent / name))
             if found is None or not found.is_file():
-                raise refuse_missing(name, [])
+                raise missing_path_error(name, [])
             files[split] = [found]
     return files
 
@@ -319,7 +319,7 @@ def folder_files(folder: Path, named: Mapping[str, str | None], endings: Collect
     if "train" not in files:
         files["train"] = _only_file(folder, candidates, files, endings)
     for path in (path for paths in files.values() for path in paths):
-        _refuse_leading_out(path, folder)
+        _refuse_outside(path, folder)
     return files
 
 
@@ -335,7 +335,7 @@ def _named_file(folder: Path, name: str) -> Path:
             f"{quote(name)} is outside the data folder {quote(folder.name)}",
             hint="name a file inside the folder, or make data.dataset_name the folder that holds it",
         )
-    _refuse_leading_out(path, folder)
+    _refuse_outside(path, folder)
     if not path.is_file():
         files = sorted(entry.name for entry in folder.iterdir())
         raise HftuneError(
@@ -372,8 +372,8 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     )
 
 
-def _refuse_leading_out(path: Path, folder: Path) -> None:
-    if leads_out(path, folder):
+def _refuse_outside(path: Path, folder: Path) -> None:
+    if is_outside(path, folder):
         raise HftuneError(
             f"{quote(path.name)} is a link to a file outside the data folder {quote(folder.name)}",
             hint="copy the file into the folder, or make data.dataset_name the folder that holds it",

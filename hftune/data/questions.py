@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hftune.data.locate import QUESTIONS, as_path, locate, refuse_missing, refuse_missing_split, refuse_unused_sizes
+from hftune.data.locate import QUESTIONS, as_path, locate, missing_path_error, missing_split_error, refuse_unused_sizes
 from hftune.data.readers import read_table
 from hftune.data.settings import QuestionData
 from hftune.data.splits import NamedSplits, make_splits, subset
@@ -48,8 +48,8 @@ class Questions:
         return Questions(self.where, chosen, answers, tuple(self.lines[index] for index in indices))
 
     @property
-    def known(self) -> tuple[str, ...]:
-        """The answers of a split that must have them."""
+    def required_answers(self) -> tuple[str, ...]:
+        """The answers of train or validation, which are never without them."""
         assert self.answers is not None, f"{self.where} was read as a split with answers"
         return self.answers
 
@@ -131,7 +131,7 @@ def load_question_split(section: QuestionData, split: str | None) -> tuple[str, 
             return "test", test
         split = "validation"
     if split not in files:
-        raise refuse_missing_split(section.dataset_name, split, files)
+        raise missing_split_error(section.dataset_name, split, files)
     return split, _read_split(files[split], split)
 
 
@@ -147,7 +147,7 @@ def _read_lines(path: Path, answers: bool | None) -> Table:
     first = 2 if has_header else 1
     lines = lines[first - 1 :]
     if not any(line.strip() for line in lines):
-        raise HftuneError(f"{quote(path.name)} holds no questions", hint=f"write one {LAYOUT} per line")
+        raise HftuneError(f"{quote(path.name)} has no questions", hint=f"write one {LAYOUT} per line")
     wanted = answers if answers is not None else "\t" in lines[0]
     rows = [_cells(line, f"{quote(path.name)}, line {number}", wanted) for number, line in enumerate(lines, first)]
     columns = {
@@ -185,7 +185,7 @@ def _cell(value: object, table: Table, row: int, column: str) -> str:
         raise HftuneError(f"{at}: the {column} {what}", hint=f"write {LAYOUT}, or leave the row out")
     if any(sign in text for sign in "\t\r\n"):
         raise HftuneError(
-            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it by a blank"
+            f"{at}: the {column} holds a tab or a line break: {quote(text)}", hint="replace it with a space"
         )
     return text
 
@@ -195,7 +195,7 @@ def corpus_file(section: QuestionData) -> Path | None:
     if section.corpus is not None:
         found = as_path(section.corpus)
         if found is None or not found.is_file():
-            raise refuse_missing(section.corpus, list(QUESTIONS))
+            raise missing_path_error(section.corpus, list(QUESTIONS))
         return found
     if section.dataset_name in QUESTIONS:
         folder: Path | None = QUESTIONS[section.dataset_name].folder
@@ -213,7 +213,9 @@ def _read_split(paths: Sequence[Path], split: str) -> Questions:
     return Questions(
         where=parts[0].where if len(parts) == 1 else f"{parts[0].where} …",
         questions=tuple(question for part in parts for question in part.questions),
-        answers=None if parts[0].answers is None else tuple(answer for part in parts for answer in part.known),
+        answers=None
+        if parts[0].answers is None
+        else tuple(answer for part in parts for answer in part.required_answers),
         lines=tuple(line for part in parts for line in part.lines),
     )
 

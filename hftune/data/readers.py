@@ -40,7 +40,7 @@ LABEL_TEXT = ["label", "text"]
 COLA = ["source", "label", "mark", "sentence"]
 """Columns of the files that have no header."""
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
-"""What separates the columns of a csv file, the usual one first."""
+"""Delimiters of csv files that are recognized, the usual one first."""
 SEP_LINE = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 """A first line with which spreadsheets state the delimiter."""
 SAMPLE = 1 << 16
@@ -71,7 +71,7 @@ def read_table(path: Path, reading: Reading = NO_SETTINGS, problems: Problems | 
     own = Problems()
     table = FORMATS[ending](path, reading, own)
     if not len(table) and not own.found:
-        raise HftuneError(f"{quote(path.name)} has a header and no rows", hint="give a file that holds rows")
+        raise HftuneError(f"{quote(path.name)} has a header and no rows", hint="give a file with rows")
     if problems is None:
         own.refuse()
     else:
@@ -111,7 +111,9 @@ def _separated(path: Path, text: str, delimiter: str, reading: Reading, problems
     if delimiter == "\t" and not _tsv_is_quoted(text):
         records = ((number, line.split("\t")) for number, line in numbered_lines(text))
     name = DELIMITERS.get(delimiter, quote(delimiter))
-    hint = f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter names another sign"
+    hint = (
+        f"fix that line; a text that holds a {name} must be enclosed in quotes, and --delimiter sets another delimiter"
+    )
     return _delimited(path, records, reading, problems, hint)
 
 
@@ -124,7 +126,7 @@ def _xlsx(path: Path, reading: Reading, problems: Problems) -> Table:
 
 
 def _sniffed(text: str, reading: Reading) -> str:
-    """The delimiter that finds the most known names in the first record, or one width of all records."""
+    """The delimiter with the most known column names in the first record; of equal ones, one that splits all alike."""
 
     def fit(delimiter: str) -> tuple[int, bool]:
         reader = csv.reader(io.StringIO(text[:SAMPLE], newline=""), delimiter=delimiter)
@@ -153,10 +155,10 @@ def _delimited(
     *,
     unit: str = "line",
 ) -> Table:
-    """Records of a file → table; those without the width of the first are problems."""
+    """Records of a file → table; those with another number of cells than the first are problems."""
     first = next(records, None)
     if first is None:
-        raise HftuneError(f"{quote(path.name)} holds no rows", hint="give a file that holds rows")
+        raise HftuneError(f"{quote(path.name)} has no rows", hint="give a file with rows")
     names = [cell for cell in first[1] if NAME.fullmatch(cell)]  # "Comment!" is a short text
     fixed = None if _known_names(names, reading) else _columns_without_header(first[1])
     if fixed is not None:

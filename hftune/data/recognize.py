@@ -14,7 +14,7 @@ from hftune.data.settings import DELIMITER_NAMES
 from hftune.data.tables import COLUMN_NAMES, Problems, Reading, Table, plain_name
 from hftune.data.text_files import ending_of, numbered_lines, text_parts
 from hftune.errors import HftuneError
-from hftune.files import leads_out
+from hftune.files import is_outside
 
 Kind = Literal["labeled", "corpus", "questions"]
 """A kind of ``data`` section."""
@@ -48,7 +48,7 @@ def _training_file(folder: Path) -> Path | None:
         entry
         for entry in sorted(folder.iterdir())
         if ending_of(entry) in (*FORMATS, *PLAIN) and entry.is_file() and not entry.name.startswith((".", "_"))
-        if not leads_out(entry, folder)
+        if not is_outside(entry, folder)
     ]
     named = [file for file in files if set(WORDS["train"]) & set(words_of(file))]
     return next(iter(named or files), None)

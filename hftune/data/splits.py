@@ -224,7 +224,7 @@ def _canonical(
     for name, values in columns.items():
         holes = [row for row, value in enumerate(values) if not value and row not in dropped]
         what = f"no {'label' if name == 'label' else 'text'} in column {quote(sources[name])}"
-        if drop_missing:
+        if drop_missing and holes:
             own.append(f"{table.where}: {count(len(holes), 'row')} with {what} left out (data.drop_missing)")
             incomplete.update(holes)
         elif holes and (name == "label" or not table.from_hub):

@@ -245,6 +245,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction for multiple comparisons (1979): as safe as Bonferroni's, and never weaker."""
     order = np.argsort(p_values)
     adjusted = np.empty(len(p_values))
+    # The smallest of m p-values is multiplied by m, the next one by m − 1 …; none may end up below a smaller one.
     factors = np.arange(len(p_values), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1.0)
     return [float(value) for value in adjusted]
@@ -318,6 +319,7 @@ def _within(middle: float, draws: Floats, low: float, high: float) -> Floats:
         above = middle - low
         return low + above * np.exp(np.minimum(draws / above, MAX_EXPONENT)) if above > 0 else middle + 0 * draws
     below, above = middle - low, high - middle
+    # The slope of logit((x − low) / (high − low)) at the middle is (high − low) / (below · above).
     place = math.log(below / above) + draws * ((high - low) / (below * above))
     return np.asarray(low + (high - low) * expit(place))
 
@@ -358,6 +360,7 @@ def _seed_draws(values: Floats, rng: np.random.Generator, resamples: int) -> Flo
     if seeds < 2 or items < 2:
         return np.zeros(resamples)
     by_seed, by_item = values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
+    # The residual mean square of a two-way analysis of variance without replication, seeds × items.
     rest = ((values - by_seed - by_item + values.mean()) ** 2).sum() / ((seeds - 1) * (items - 1))
     return _seed_effects(float(by_seed.var(ddof=1)), float(rest / items), seeds, rng, resamples)
 
@@ -394,6 +397,7 @@ def _replicates(values: Floats, score: Score, rng: np.random.Generator, resample
 def _weights(items: int, rng: np.random.Generator, resamples: int) -> Iterator[Floats]:
     """How often each item is drawn, ``[slice, items]``; of very many items there are fewer resamples."""
     for rows in _slices(np.empty(items), max(FEWER_RESAMPLES, min(resamples, MOST_DRAWS // items))):
+        # Each resample counts in its own range of numbers, so that one bincount counts all of them.
         picks = rng.integers(items, size=(rows, items)) + np.arange(rows)[:, None] * items
         yield np.bincount(picks.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
 
@@ -416,6 +420,7 @@ def _rest(replicates: Floats) -> float:
     """What items contribute to the variance between seeds: the variance of a seed's errors that others do not share."""
     covariance = np.cov(replicates.T)
     seeds = len(covariance)
+    # Errors from items that are hard for every seed are common to all: they are the mean covariance of two seeds.
     own = float(np.trace(covariance)) / seeds
     return own - (float(covariance.sum()) - own * seeds) / (seeds * (seeds - 1))
 
@@ -428,6 +433,7 @@ def _interval(draws: Floats) -> tuple[float, float]:
 def _two_sided(draws: Floats) -> float:
     tie = 1e-12  # a draw of no difference is not exactly 0 after rounding
     below, above = int((draws <= tie).sum()), int((draws >= -tie).sum())
+    # Twice the smaller tail; the 1 is as in approximate_randomization: p can't be 0.
     return min(1.0, 2 * (min(below, above) + 1) / (len(draws) + 1))
 
 

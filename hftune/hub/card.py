@@ -116,6 +116,7 @@ def render_card(
         per_label=label_table(splits.get(main_split, {}).get("per_class", {})),
         base=_base(recipe),
         method=inline(recipe.method.kind),
+        pooling=inline("{kind} ({source})".format(**metrics["pooling"])) if metrics.get("pooling") else "",
         parameters=parameters(metrics.get("parameters", {})),
         seed=metrics.get("seed", recipe.train.seed),
         selection=_selection(selection),
@@ -411,7 +412,7 @@ def limits(metrics: Mapping[str, Any], recipe: Recipe, *, pairs: bool) -> list[s
         sure = sum(group["confidence"] * group["rows"] for group in never) / rows
         found.append(
             f"On {rows} questions about names it never saw, its average confidence is {number(sure)}; "
-            "`hftune predict --min-confidence` leaves out uncertain answers."
+            "`hftune predict RUN --min-confidence P` leaves out uncertain answers."
         )
     if metrics.get("labels"):
         found.append("It always predicts one of its labels, even if none of them fits.")

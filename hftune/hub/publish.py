@@ -49,7 +49,7 @@ def describe_last_push(run: RunDir, repo: str, revision: str) -> str:
     """What the repository has of this run, according to the run."""
     known = run.read_published()
     if known is None or (known.repo, known.revision) != (repo, revision):
-        return f"{repo} on the Hub holds nothing of this run"
+        return f"{repo} on the Hub has nothing of this run"
     where = f"{known.url} (commit {known.commit[:10]})"
     if known.step is None:
         return f"{where} holds the finished model"
@@ -70,8 +70,9 @@ def check_access(section: HubSection, run_name: str, retry: RetryPolicy = RETRY)
     Raises:
         HftuneError: No token, a wrong one, a repository of somebody else or of something else, or no connection.
     """
+    repo = _valid_repo_id(section, run_name)
     try:
-        return _writable_repo(HubClient(require_token(), retry), section, run_name)
+        return _writable_repo(HubClient(require_token(), retry), section, repo)
     except RunFailed as error:
         # Nothing has started yet, so this is a bad request and not a failed run.
         raise HftuneError(error.message, hint="leave out --push-to-hub and publish later with `hftune push`") from None
@@ -98,6 +99,7 @@ def push(
         HftuneError: The run, the repository, the token or the card is not acceptable.
         RunFailed: The Hub failed, or holds other files than were sent; the run itself is intact.
     """
+    repo = _valid_repo_id(section, run.name)
     if not run.complete:
         raise HftuneError(
             f"the run {run.path} is not complete, so its model was not verified",
@@ -109,7 +111,7 @@ def push(
     files, skipped = published_files(run.model)
     client = HubClient(require_token(), retry)
     progress.stage("checking access to the Hub")
-    repo = _writable_repo(client, section, run.name)
+    repo = _writable_repo(client, section, repo)
     revision = section.hub_revision or MAIN
     if skipped:
         progress.note(f"not published: {', '.join(skipped)}")
@@ -171,9 +173,9 @@ def _probe_rows(run: RunDir) -> list[dict[str, Any]]:
     return [{"text": text, "text_pair": text} if pairs else {"text": text} for text in PROBE_TEXTS]
 
 
-def _writable_repo(client: HubClient, section: HubSection, run_name: str) -> str:
-    """The repository's id, if this account may publish there."""
-    state = client.look_up(_valid_repo_id(section, run_name), section.hub_revision or MAIN)
+def _writable_repo(client: HubClient, section: HubSection, repo: str) -> str:
+    """The repository's id with its owner, if this account may publish there."""
+    state = client.look_up(repo, section.hub_revision or MAIN)
     owner, name = state.repo.split("/")
     if owner not in state.namespaces:
         raise HftuneError(
@@ -203,7 +205,7 @@ def _check_existing(state: RepoState, section: HubSection) -> None:
 
 def _valid_repo_id(section: HubSection, run_name: str) -> str:
     repo = run_name if section.hub_model_id is None else section.hub_model_id
-    hint = "write --hub-model-id USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
+    hint = "a repository is USER/NAME: letters, digits, - _ and ., such as jane/reviews-tinybert"
     if repo.count("/") > 1:
         raise HftuneError(f"expected a repository USER/NAME, got {repo!r}", hint=hint)
     try:

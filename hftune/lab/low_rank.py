@@ -1,5 +1,5 @@
 """low-rank: Attention weights of a random model are close to low rank, so that a rank-k decomposition gives the output
-in O(nkh), but those of a trained one are not; without softmax, projections C, D onto k = h tokens are exact.
+in O(nkh), and training raises their rank; without softmax, projections C, D onto k = h tokens are exact.
 
 P = softmax(QKᵀ/√h) is n × n, and PV costs n²h. With the singular value decomposition P = Σ_i σ_i u_i w_iᵀ cut after k
 terms, the product in the right order costs 2nkh:
@@ -7,9 +7,11 @@ terms, the product in the right order costs 2nkh:
     P_k V = U_k (S_k (W_kᵀ V)),    |P − P_k| = (Σ_(i>k) σ_i²)^½,    |PV − P_k V| ≤ σ_(k+1) |V|
 
 A randomly initialized model weights all earlier tokens nearly equally, and its P is close to the matrix of running
-means, whose singular values fall fast. Training makes heads selective, which raises the rank; sharply peaked weights
-over independent keys are the extreme case. Close to low rank means here: a quarter of the n singular values give P with
-an error of at most 10 %. Low rank is a property of what a head does, not of softmax.
+means, whose singular values fall fast. Close to low rank means here: a quarter of the n singular values give P with an
+error of at most 10 %. The number that is needed grows much more slowly than n, so the claim is about long sequences (13
+of 32 and 17 of 64, but 20 of 96 and 27 of 256). Training makes heads selective, which raises the rank to 1.6 to 2 times
+that (45 of 128); sharply peaked weights over independent keys are the extreme case. Low rank is a property of what a
+head does, not of softmax.
 
 Without softmax the low rank is exact: QKᵀ has rank h at most. In Q (CK)ᵀ (DV) ≈ QKᵀV, the n tokens are projected on k
 by C and D, both k × n. Taking the first k left singular vectors of K for both, KᵀCᵀDV = KᵀV exactly from k = h on,
@@ -42,8 +44,8 @@ class LowRankSettings(Section):
 
     steps: int = Field(200, ge=1)
     """Training steps of the trained model; the random one is not trained."""
-    length: int = Field(128, ge=16, le=512)
-    """Tokens n in the sequence."""
+    length: int = Field(128, ge=96, le=512)
+    """Tokens n in the sequence; in a shorter one the random model's rank is no small part of n."""
     ranks: Counts = (1, 2, 4, 8, 16, 32, 64, 96)
     """Ranks k, growing; those above ``length`` are ignored."""
 
@@ -125,7 +127,7 @@ def _over_heads(heads: list[dict[str, list[float]]]) -> dict[str, list[float]]:
 
 
 def statements(numbers: Numbers) -> dict[str, bool]:
-    """Low rank in the random model, not in the others; exact without softmax from k = h on."""
+    """Low rank in the random model, more in the others; exact without softmax from k = h on."""
     random, trained, sharp = (_enough(numbers[name]["singular_values"]) for name in ("random", "trained", "sharp"))
     quarter = numbers["length"] / 4
     kinds = [numbers[name] for name in ("random", "trained", "sharp")]
@@ -134,8 +136,7 @@ def statements(numbers: Numbers) -> dict[str, bool]:
     wide = [at for at, rank in enumerate(numbers["ranks"]) if rank >= numbers["head_size"]]
     return {
         "random model: close to low rank, a quarter of the rank gives P within 10 %": random <= quarter,
-        "trained model: not close to low rank, a quarter is not enough": trained > quarter,
-        "training raises the rank, to more than 1.25 times that of the random model": trained > 1.25 * random,
+        "training raises the rank, to more than 1.5 times that of the random model": trained > 1.5 * random,
         "sharp weights have the highest rank, over 1.25 times that of the trained model": sharp > 1.25 * trained,
         "the output's error stays below σ_(k+1) |V|": all(found <= bound + 1e-9 for found, bound in below),
         "training reduced the loss": numbers["loss"][1] < 0.75 * numbers["loss"][0],

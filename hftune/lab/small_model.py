@@ -43,7 +43,7 @@ def small_model(steps: int, length: int, seed: int) -> SmallModel:
     """
     path = embedded_data_dir() / "births" / "wiki.txt"
     lines = [f"{line}\n" for line in lines_of(path).all_texts()[:LINES]]
-    tokenizer = train_tokenizer("char", lambda: lines, family="mingpt", typeable=False)
+    tokenizer = train_tokenizer("char", lambda: lines, family="mingpt", printable_ascii=False)
     seen, unseen = (
         torch.tensor(tokenizer("".join(part))["input_ids"]) for part in (lines[:-HELD_OUT], lines[-HELD_OUT:])
     )

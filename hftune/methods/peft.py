@@ -1,4 +1,4 @@
-"""Any tuner of the installed peft, by its ``peft_type``, with the fields of its own configuration class."""
+"""Other tuners of the installed peft, by ``peft_type``, with the fields of its configuration class."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, field_validator, 
 from hftune.errors import HftuneError, closest
 from hftune.methods.method import ARCHITECTURES, AdapterMethod
 from hftune.models.adapter_limits import TYPES, config_faults
+from hftune.models.settings import encoder_config
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -52,7 +53,7 @@ NORMS = "LN_TUNING"
 
 
 class PeftMethod(AdapterMethod):
-    """Any tuner of the installed peft, and the head (set `method.peft_type` and the fields of its PeftConfig)."""
+    """Another tuner of the installed peft, and the head (set `method.peft_type` and the fields of its PeftConfig)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -131,7 +132,8 @@ class PeftMethod(AdapterMethod):
             from hftune.methods.applied import norm_names
 
             return {"target_modules": list(norm_names(model))}
-        known = ARCHITECTURES[model.config.model_type]  # check has refused an unknown one without target_modules
+        # check has refused an unknown one without target_modules
+        known = ARCHITECTURES[encoder_config(model.config).model_type]
         if self.peft_type == "IA3":
             targets = [*known.ia3, *known.ia3_feedforward]
             return {"target_modules": targets, "feedforward_modules": [*known.ia3_feedforward]}

@@ -195,6 +195,9 @@ def _ranks(config: Mapping[str, Any], folder: Path) -> Iterator[Size]:
     if "r" in config:
         ranks.append(("r", config["r"]))
     shapes = [shape for shape in adapter_shapes(folder).values() if len(shape) > 1 and 0 not in shape] if ranks else []
+    # lora_A is (r, in) and lora_B (out, r), so a true rank is a dimension of some weight. The largest dimension alone
+    # would allow r = 30,000 for a file with one embedding of a large vocabulary, and peft allocates (r, in) for every
+    # module. Above the usual rank both dimensions must be as large: the file then is as large as what it allocates.
     most = min(max(map(max, shapes)), max(USUAL_RANK, *map(min, shapes))) if shapes else 0
     yield from ((field, rank, most) for field, rank in ranks)
 
@@ -258,7 +261,7 @@ def ways_to_match(pattern: str) -> float:
             at = times.end()
             if times["many"] and kind == "close":
                 return float("inf")
-            found = LENGTHS if times["many"] else found + 1
+            found = LENGTHS if times["many"] else found + 1  # x? is every way to match x, or nothing
         ways *= found
     return float("inf") if outer else total + ways
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hftune.data.words import word_spans
 from hftune.errors import HftuneError
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizer_stats import plain_text_kwargs
 
 TOGETHER = 1000
 """Texts that are tokenized together: the offsets of all texts at once, as Python objects, would take gigabytes."""
@@ -97,7 +97,7 @@ def _align(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length:
         return_attention_mask=False,
         return_token_type_ids=False,
         return_offsets_mapping=True,
-        **as_text(tokenizer),
+        **plain_text_kwargs(tokenizer),
     )
     sizes = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
     ids = np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int64, count=int(sizes.sum()))

@@ -101,7 +101,7 @@ def _refuse_other_kinds(checkpoint: Checkpoint, config: PreTrainedConfig) -> Non
     encoder = masked and not is_decoder
     if task in CLASSIFIERS or (task is None and architecture.endswith("Classification")):
         raise HftuneError(
-            f"{name} is a classifier and generates no text", hint=f"predict labels with it: hftune predict {name}"
+            f"{name} is a classifier and generates no text", hint=f"predict labels with it: `hftune predict {name}`"
         )
     if task in ("mlm", "distill_encoder") or (task is None and encoder):
         raise HftuneError(

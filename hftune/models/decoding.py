@@ -115,6 +115,7 @@ def _decode_batch(model: PreTrainedModel, rows: list[AnyGenerated], how: Decodin
     new = ids[:, shared:]  # [B, T - shared]
     for _ in range(how.max_new_tokens if how.sliding_window else min(how.max_new_tokens, block - ids.shape[1])):
         if ids.shape[1] > block:  # only with a sliding window
+            # The cached keys and values belong to positions that the remaining tokens no longer have: computed again.
             half = -(-block // 2)
             ids, mask, cache = ids[:, -half:], mask[:, -half:], None
             new = ids

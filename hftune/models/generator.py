@@ -19,7 +19,7 @@ from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 from hftune.errors import HftuneError
 from hftune.models.decoding import Decoding, Generated, context_of, decode
-from hftune.models.tokenizers import unknown_token
+from hftune.models.tokenizer_stats import unknown_token
 
 DEFAULT_NEW_TOKENS = 100
 OnToken = Callable[[list[int]], None]

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import Checkpoint, open_checkpoint
+from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint
 from hftune.models.classifier import load_sequence_classifier
 from hftune.models.joint import FAMILIES, IGNORED, as_masked_lm, row_statistics, with_mlm_head
-from hftune.models.load import LoadedModel, check_vocabulary, evaluation_mode, longest_first, modules_of, open_model
-from hftune.models.settings import ModelSection
+from hftune.models.load import (
+    LoadedModel,
+    check_vocabulary,
+    default_device,
+    evaluation_mode,
+    longest_first,
+    modules_of,
+    open_model,
+)
+from hftune.models.settings import ModelSection, encoder_config
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +46,10 @@ Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 def check_family(config: PreTrainedConfig, name: str) -> None:
     """Refuse an architecture that has no masked language model here."""
-    if config.model_type not in FAMILIES:
+    kind = encoder_config(config).model_type
+    if kind not in FAMILIES:
         raise HftuneError(
-            f"{name} is a {config.model_type} model; masked language models can be trained with {', '.join(FAMILIES)}",
+            f"{name} is a {kind} model; masked language models can be trained with {', '.join(FAMILIES)}",
             hint="use a BERT or RoBERTa model (TinyBERT and MiniLM are BERT), such as --model scratch:bert-tiny",
         )
 
@@ -59,12 +69,12 @@ def load_joint(
     joint = with_mlm_head(loaded.model, head)
     fresh = () if head is not None else (joint.head_name,)
     logger.info("the masked language model's head is %s", "new" if fresh else "that of the checkpoint")
-    return LoadedModel(joint, (*loaded.fresh_modules, *fresh))
+    return replace(loaded, model=joint, fresh_modules=(*loaded.fresh_modules, *fresh))
 
 
 def _head(checkpoint: Checkpoint, classifier: PreTrainedModel) -> dict[str, Tensor] | None:
     """The weights of the checkpoint's masked language model head; None if it has none."""
-    model, missing = _from_checkpoint(checkpoint, classifier.config, quiet=True)
+    model, missing = _from_checkpoint(checkpoint, encoder_config(classifier.config), quiet=True)
     if any(name.startswith(f"{model.head_name}.") for name in missing):
         return None
     # The decoder is tied to this model's own embeddings, which are the same as the classifier's.
@@ -77,6 +87,7 @@ def load_masked_lm(
     """A masked language model in fp32, to be trained; its head is the checkpoint's if that has one."""
     checkpoint, config = open_model(section, tokenizer)
     check_family(config, section.model_name_or_path)
+    config = encoder_config(config)
     if checkpoint is None:
         config.dtype = torch.float32
         return LoadedModel(classes[config.model_type](config))
@@ -114,6 +125,14 @@ def reload_masked_lm(folder: Path, classes: Classes = ONLY_MASKED) -> tuple[PreT
             hint="the folder was changed: use the model folder of the run again",
         )
     return model, checkpoint.tokenizer()
+
+
+def load_saved_masked_lm(section: ModelSection) -> PreTrainedModel:
+    """A saved masked language model as transformers loads it, in evaluation mode."""
+    checkpoint = open_checkpoint(section, INFERENCE)
+    refuse_adapter(checkpoint)
+    model, _ = checkpoint.weights(AutoModelForMaskedLM, checkpoint.config())
+    return model.to(default_device()).eval()
 
 
 def fill_statistics(

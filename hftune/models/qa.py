@@ -19,7 +19,7 @@ from hftune.models.causal import NextTokenBatches, load_saved_lm, save_causal_lm
 from hftune.models.decoding import Decoding, Generated, context_of, decode
 from hftune.models.load import evaluation_mode
 from hftune.models.settings import MASK, ModelSection
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizer_stats import plain_text_kwargs
 
 TASK = "answer"
 
@@ -100,7 +100,7 @@ class QuestionAnswerer:
         if metadata.get("task") != TASK:
             raise HftuneError(
                 f"{name} was not trained to answer questions",
-                hint=f"train it first: hftune finetune --from {name} --data births",
+                hint=f"train it first: `hftune finetune --from {name} --data births`",
             )
         return cls(model, tokenizer, int(metadata["longest_answer"]))
 
@@ -115,7 +115,7 @@ def sequences(
     mask = tokenizer.mask_token_id
     if not len(questions):
         return []
-    how = {"add_special_tokens": False, **as_text(tokenizer)}
+    how = {"add_special_tokens": False, **plain_text_kwargs(tokenizer)}
     asked = [[*ids, mask] for ids in tokenizer(list(questions), **how)["input_ids"]]
     if answers is None:
         return [(ids, len(ids)) for ids in asked]

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 CHAR_PAD, CHAR_UNKNOWN = "<pad>", "<unk>"
-TYPEABLE = string.ascii_letters + string.digits + string.punctuation + " "
+PRINTABLE_ASCII = string.ascii_letters + string.digits + string.punctuation + " "
 """Always in a character vocabulary: a corpus may lack the question mark that a later question ends in."""
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The padding token must have the id 1: RoBERTa's position numbers start right after it.
@@ -60,7 +60,7 @@ def train_tokenizer(
     min_frequency: int | None = None,
     special_tokens: Sequence[str] = (),
     block_size: int | None = None,
-    typeable: bool | None = None,
+    printable_ascii: bool | None = None,
     exact: bool = True,
 ) -> PreTrainedTokenizerBase:
     """Train a tokenizer.
@@ -73,8 +73,8 @@ def train_tokenizer(
         min_frequency: How often a pair of tokens must occur to be merged; the family's by default.
         special_tokens: Special tokens in addition to those of the format.
         block_size: The model's longest sequence, kept as ``model_max_length``.
-        typeable: Whether it knows all printable ASCII characters, whatever the texts have; the format's by default.
-        exact: Whether a vocabulary that comes out smaller is an error.
+        printable_ascii: Whether all printable ASCII characters are in the vocabulary; the format decides by default.
+        exact: Whether it is an error if the text gives fewer than ``vocab_size`` tokens.
 
     Raises:
         HftuneError: The text or the size rules this vocabulary out.
@@ -94,8 +94,8 @@ def train_tokenizer(
             hint="leave out the ones that exist already",
         )
     min_frequency = form.min_frequency if min_frequency is None else min_frequency
-    typeable = form.typeable if typeable is None else typeable
-    known = [TYPEABLE] if typeable else []
+    printable_ascii = form.printable_ascii if printable_ascii is None else printable_ascii
+    known = [PRINTABLE_ASCII] if printable_ascii else []
     backend = form.train(lambda: chain(known, texts()), vocab_size, min_frequency, [*form.special, *special_tokens])
     settings: dict[str, Any] = {**form.settings}
     if special_tokens:
@@ -196,6 +196,7 @@ def _train_wordpiece(texts: Texts, vocab_size: int, min_frequency: int, special:
 
 
 def _train_word_pieces(texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[Special]) -> Tokenizer:
+    """WordPiece without special tokens around a text, with the same ids in every process."""
     # The tokenizers library numbers single characters inside words in the order of a hash table, and breaks ties
     # between tokens by these numbers. So it trains once to find them, and once more with their numbers given.
     found = _train_numbered(texts, vocab_size, min_frequency, special).get_vocab()
@@ -205,7 +206,7 @@ def _train_word_pieces(texts: Texts, vocab_size: int, min_frequency: int, specia
 
 
 def _cached_word_pieces(texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[Special]) -> Tokenizer:
-    """The same; the vocabulary of a large text is cached."""
+    """Like ``_train_word_pieces``; the vocabulary of a large text is cached."""
     found = [split_long_words(text) for text in texts()]
 
     def train() -> dict[str, int]:
@@ -230,6 +231,7 @@ def _cached_word_pieces(texts: Texts, vocab_size: int, min_frequency: int, speci
 
 
 def _train_numbered(texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[Special]) -> Tokenizer:
+    """One training run of the tokenizers library, which numbers ``special`` first, in the order given."""
     backend = _uncased(models.WordPiece(unk_token="[UNK]"))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(special), show_progress=False
@@ -260,7 +262,7 @@ def _train_unigram(texts: Texts, vocab_size: int, _: int, special: Sequence[Spec
     )
     _train(backend, trainer, texts)
     tokens = json.loads(backend.to_str())["model"]["vocab"]
-    # Later digits of a score depend on the order of a hash table.
+    # Rounded: the last digits depend on the order in which a hash table is read, which differs between processes.
     scores = {token: round(score, 6) for token, score in tokens if token not in names}
     vocabulary = [*((name, 0.0) for name in names), *_ordered(scores)]
     settled = _marked_spaces(Tokenizer(models.Unigram(vocabulary, unk_id=names.index("<unk>"))))
@@ -335,7 +337,7 @@ class Format:
     """Roles of the special tokens, and other arguments of the class."""
     min_frequency: int = 2
     """How often a pair of tokens must occur to be merged, by default."""
-    typeable: bool = False
+    printable_ascii: bool = False
     """Whether it knows all printable ASCII characters, by default."""
     wrap: Callable[[Tokenizer, dict[str, Any]], PreTrainedTokenizerBase] = _fast
     """Backend and settings → a tokenizer of the class that the family has in transformers."""
@@ -361,14 +363,14 @@ FORMATS: dict[str, dict[str, Format]] = {
             _train_characters,
             (CHAR_PAD, MASK, CHAR_UNKNOWN),
             {"pad_token": CHAR_PAD, "unk_token": CHAR_UNKNOWN, "split_special_tokens": True, **_SPANS},
-            typeable=True,
+            printable_ascii=True,
         ),
         "bpe": Format(partial(_train_byte_pairs, leading_space=True), (PAD, _SPAN_MASK), {"pad_token": PAD, **_SPANS}),
         "unigram": Format(
             _train_masked_unigram,
             (CHAR_PAD, _SPAN_MASK, CHAR_UNKNOWN),
             {"pad_token": CHAR_PAD, "unk_token": CHAR_UNKNOWN, **_SPANS},
-            typeable=True,
+            printable_ascii=True,
         ),
     },
     "roberta": {
@@ -380,7 +382,7 @@ FORMATS: dict[str, dict[str, Format]] = {
                 **{"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"},
                 **{"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": _ROBERTA_MASK},
             },
-            typeable=True,
+            printable_ascii=True,
         ),
     },
     "bert": {"wordpiece": Format(_cached_word_pieces, BERT_SPECIAL, min_frequency=0, wrap=_bert)},
@@ -425,20 +427,10 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     if tokenizer.eos_token_id is None:
         raise HftuneError(
             f"the tokenizer of {name} has no end-of-text token to separate documents",
-            hint="train one with `hftune tokenizer train --kind bpe`, and name it with --tokenizer FOLDER",
+            hint="train one with `hftune tokenizer train --kind bpe --corpus TEXT --output FOLDER`, and name it with "
+            "--tokenizer FOLDER",
         )
     return int(tokenizer.eos_token_id)
-
-
-def unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the unknown token; None for GPT-2, whose unknown token is its end of text."""
-    unknown = tokenizer.unk_token_id
-    return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
-
-
-def as_text(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
-    """Arguments with which a tokenizer reads training text: ``[MASK]`` in the text is not the mask token."""
-    return {"split_special_tokens": True} if tokenizer.is_fast else {}
 
 
 def pad_with_eos(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

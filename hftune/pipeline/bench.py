@@ -1,4 +1,4 @@
-"""Speed of the same minGPT training steps on every device of this machine.
+"""Speed of the same training steps on every device of this machine: of a minGPT, or of a classifier and its data.
 
 On the CPU with 1, 2, 4, … threads up to the number of cores; on a GPU if there is one; in fp32 and, if a trial shows
 that it is faster, in bf16; eager and compiled. Weights, tokens and steps are the same each time.
@@ -6,9 +6,12 @@ that it is faster, in bf16; eager and compiled. Weights, tokens and steps are th
 
 from __future__ import annotations
 
+import copy
+import inspect
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,18 @@ import psutil
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.nn import Module
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, set_seed
 
+from hftune.errors import HftuneError
 from hftune.files import write_json
-from hftune.machine import cpu_trial
+from hftune.machine import cpu_trial, find_compiler
 from hftune.models.mingpt import MinGPTConfig, MinGPTForCausalLM
 from hftune.portability import cpu_model, cpu_seconds
+from hftune.progress import ProgressReporter
+from hftune.recipe import Recipe
 from hftune.runs.environment import versions
 from hftune.runs.figures import BLUE, MUTED, new_figure, save, style
-from hftune.training.arguments import find_compiler
+from hftune.tasks import task_class
 from hftune.training.fit import matmul_peak
 from hftune.training.launch import threads_for
 from hftune.training.memory import forget_peak, peak_memory
@@ -106,21 +111,94 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Workload:
+    """What every setup trains: the same weights and the same batches, so that a wrong setup shows in its loss."""
+
+    name: str
+    make: Callable[[], PreTrainedModel]
+    """Always the same weights, on the CPU."""
+    batches: Callable[[], Iterator[Mapping[str, Tensor]]]
+    """Always the same batches; they never end."""
+    flops: Callable[[PreTrainedModel, Mapping[str, Tensor]], float]
+    """FLOPs of the training step of a batch."""
+
+
+def random_tokens(config: MinGPTConfig | None = None, batch_size: int = BATCH_SIZE) -> Workload:
+    """A minGPT on random tokens."""
+    config = config or MinGPTConfig()
+
+    def make() -> PreTrainedModel:
+        torch.manual_seed(0)
+        return MinGPTForCausalLM(config)
+
+    def batches() -> Iterator[Mapping[str, Tensor]]:
+        generator = torch.Generator().manual_seed(1)
+        while True:
+            ids = torch.randint(config.vocab_size, (batch_size, config.block_size), generator=generator)  # (B, T)
+            yield {"input_ids": ids, "labels": ids}
+
+    def flops(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> float:
+        return batch["input_ids"].numel() * flops_per_token(model, config.block_size)
+
+    return Workload(f"minGPT, random tokens, batch size {batch_size}", make, batches, flops)
+
+
+def classifier(recipe: Recipe, progress: ProgressReporter | None = None) -> Workload:
+    """The classifier of a recipe on its training examples, in their order."""
+    progress = progress or ProgressReporter()
+    set_seed(recipe.train.seed)
+    task = task_class(recipe.task.kind)(recipe)
+    task.check_request()
+    data = task.load_data()
+    rows = task.describe(data).rows["train"]
+    tokenizer = task.load_tokenizer(data)
+    inputs = task.prepare(data, tokenizer)
+    for note in inputs.notes:
+        progress.note(note)
+    model = task.build_model(data, tokenizer).model
+    takes = inspect.signature(model.forward).parameters
+    size = min(recipe.train.per_device_train_batch_size, rows)
+
+    def batches() -> Iterator[Mapping[str, Tensor]]:
+        order = itertools.cycle(range(rows))
+        while True:
+            batch = inputs.collator([inputs.train[next(order)] for _ in range(size)])
+            yield {name: value for name, value in batch.items() if name in takes}
+
+    def flops(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> float:
+        return (
+            6.0 * batch["input_ids"].numel() * int(model.num_parameters(exclude_embeddings=True))
+        )  # as Trainer counts
+
+    name = f"{recipe.model.model_name_or_path}, {rows:,} examples of {recipe.data.dataset_name}, batch size {size}"
+    return Workload(name, lambda: copy.deepcopy(model), batches, flops)
+
+
 def flops_per_token(model: PreTrainedModel, length: float) -> float:
     """FLOPs of one training step of a causal model: six per weight, without embeddings, and causal attention."""
     weights = int(model.num_parameters(exclude_embeddings=True))
     return 6 * weights + 6 * int(model.config.num_hidden_layers) * int(model.config.hidden_size) * length
 
 
-def device_setups() -> tuple[list[DeviceSetup], list[str]]:
-    """Every setup that this machine offers, and notes about what is missing."""
+def device_setups(devices: Sequence[str] = ()) -> tuple[list[DeviceSetup], list[str]]:
+    """Every setup that this machine offers on these devices (all by default), and notes about what is missing.
+
+    Raises:
+        HftuneError: This machine has no such device.
+    """
     notes, found = [], []
+    known = list(dict.fromkeys(device for device, _ in _places()))
+    if missing := [device for device in devices if device not in known]:
+        raise HftuneError(f"this machine has no device {missing[0]!r}", hint=f"use one of: {', '.join(known)}")
     if not torch.accelerator.is_available():
         notes.append("no GPU (neither CUDA nor MPS): only the CPU is measured")
     compiles = [False, True] if find_compiler() else [False]
     if len(compiles) == 1:
         notes.append("no C++ compiler: compiled models are not measured")
     for device, threads in _places():
+        if devices and device not in devices:
+            continue
         fast = device != "cpu" or cpu_trial("bf16").pays
         if not fast:
             notes.append(f"{cpu_trial('bf16')}: only fp32 is measured")
@@ -129,62 +207,66 @@ def device_setups() -> tuple[list[DeviceSetup], list[str]]:
     return found, list(dict.fromkeys(notes))
 
 
-def measure(
-    setup: DeviceSetup, steps: int, config: MinGPTConfig | None = None, batch_size: int = BATCH_SIZE
-) -> DeviceSpeed:
-    """Run the steps of a minGPT with one setup; an error of torch on this device is returned in ``failed``."""
+def measure(setup: DeviceSetup, steps: int, workload: Workload | None = None) -> DeviceSpeed:
+    """Run the steps of a workload with one setup; an error of torch on this device is returned in ``failed``."""
     before = torch.get_num_threads()
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
     torch.compiler.reset()  # or the compiled code of another setup would be used again
     try:
-        return _measure(setup, steps, config or MinGPTConfig(), batch_size)
+        return _measure(setup, steps, workload or random_tokens())
     except Exception as error:  # compilers and half-supported devices fail in many ways; the other setups still run
         return DeviceSpeed(setup, failed=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
     finally:
         torch.set_num_threads(before)
 
 
-def write_device_report(
-    folder: Path, machine: dict[str, Any], speeds: Sequence[DeviceSpeed], notes: Sequence[str]
-) -> Path:
-    """Write devices.json and devices.png; returns the path of the plot."""
+def device_report(
+    machine: dict[str, Any], workload: str, notes: Sequence[str], speeds: Sequence[DeviceSpeed]
+) -> dict[str, Any]:
+    """For --json and devices.json."""
     results = [speed.as_dict() for speed in speeds]
-    write_json(folder / "devices.json", {"machine": machine, "notes": list(notes), "results": results})
+    return {"machine": machine, "workload": workload, "notes": list(notes), "results": results}
+
+
+def write_device_report(folder: Path, report: Mapping[str, Any], speeds: Sequence[DeviceSpeed]) -> Path:
+    """Write devices.json and devices.png; returns the path of the plot."""
+    write_json(folder / "devices.json", report)
     return save(_plot(speeds), folder / "devices.png")
 
 
-def _measure(setup: DeviceSetup, steps: int, config: MinGPTConfig, batch_size: int) -> DeviceSpeed:
+def _measure(setup: DeviceSetup, steps: int, workload: Workload) -> DeviceSpeed:
     device, dtype = torch.device(setup.device), DTYPES[setup.precision]
     forget_peak()
-    # The same weights and tokens in every setup, so that a setup that computes something else shows in its loss.
-    torch.manual_seed(0)
-    model = MinGPTForCausalLM(config).to(device).train()
-    batches = _batches(config, batch_size, steps + WARM_UP_STEPS)
-    flops = flops_per_token(model, config.block_size)
+    model = workload.make().to(device).train()
+    torch.manual_seed(0)  # of dropout
+    # Batches are made before the clock starts: reading and padding are not work of the device.
+    batches = list(itertools.islice(workload.batches(), steps + WARM_UP_STEPS))
+    timed = batches[WARM_UP_STEPS:]
+    flops = sum(workload.flops(model, batch) for batch in timed)
+    tokens = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in timed)
     if setup.compiled:
         model.compile()
     step = _stepper(model, device, dtype)
     began = time.perf_counter()
-    step(next(batches))
+    step(batches[0])
     _synchronize(device)
     first = time.perf_counter() - began
-    for _ in range(WARM_UP_STEPS - 1):
-        step(next(batches))
+    for batch in batches[1:WARM_UP_STEPS]:
+        step(batch)
     _synchronize(device)
     wall, cpu, loss = time.perf_counter(), cpu_seconds(), torch.zeros(())
-    for batch in batches:
+    for batch in timed:
         loss = step(batch)
     _synchronize(device)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-    tokens_per_second = steps * batch_size * config.block_size / wall
     return DeviceSpeed(
         setup,
         steps_per_second=round(steps / wall, 4),
-        tokens_per_second=round(tokens_per_second, 1),
+        tokens_per_second=round(tokens / wall, 1),
         cpu_seconds_per_step=round(cpu / steps, 4),
         peak_memory_mb=round(peak_memory() / 2**20, 1),
-        share_of_peak=round(tokens_per_second * flops / matmul_peak(device, dtype), 4),
+        share_of_peak=round(flops / wall / matmul_peak(device, dtype), 4),
         first_step_seconds=round(first, 2),
         loss=round(float(loss), 5),
     )
@@ -200,19 +282,15 @@ def _places() -> Iterator[tuple[str, int | None]]:
         yield str(torch.accelerator.current_accelerator()), None
 
 
-def _batches(config: MinGPTConfig, batch_size: int, count: int) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        yield torch.randint(config.vocab_size, (batch_size, config.block_size), generator=generator)  # (B, T)
-
-
-def _stepper(model: Module, device: torch.device, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def _stepper(
+    model: PreTrainedModel, device: torch.device, dtype: torch.dtype
+) -> Callable[[Mapping[str, Tensor]], Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
-    def step(ids: Tensor) -> Tensor:
-        ids = ids.to(device)
+    def step(batch: Mapping[str, Tensor]) -> Tensor:
+        inputs = {name: value.to(device) for name, value in batch.items()}
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-            loss: Tensor = model(input_ids=ids, labels=ids).loss
+            loss: Tensor = model(**inputs).loss
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

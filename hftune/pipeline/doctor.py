@@ -1,7 +1,7 @@
 """What ``hftune doctor`` checks: the machine, and with ``--launch`` what a launch would start and what is wrong in it.
 
 One small function per question, one line in CHECKS or LAUNCH_CHECKS. accelerate's own code reads the launch command;
-nothing is started.
+nothing is started. The libraries are imported by the checks that need them: only the launch needs more than torch.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-import torch
-from huggingface_hub import constants, get_token
 
 from hftune.cache import GIGABYTE, cache_limit, cache_root, cache_usage
 from hftune.child_process import ISA_VARIABLE
-from hftune.config.shipped import catalogue, shipped_studies
+from hftune.config.shipped import shipped_recipes, shipped_studies
 from hftune.errors import HftuneError
 from hftune.files import embedded_data_dir
-from hftune.machine import CLEARLY_FASTER, try_again
+from hftune.machine import CLEARLY_FASTER, find_compiler, try_again
 from hftune.portability import cpu_model
 from hftune.recipe import Recipe
 from hftune.runs.environment import LIBRARIES, devices
-from hftune.training.arguments import find_compiler, precision_for
-from hftune.training.launch import ON_CPU, THREADS, read_launch, threads_for
 
 NEEDED_DISK_GB = 2.0
 HUB_PATIENCE = 5.0
@@ -71,6 +67,8 @@ def _libraries() -> Finding:
 
 
 def _device() -> Finding:
+    import torch
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         every = f"use them all: accelerate launch --multi_gpu --num_processes {len(names)} -m hftune …"
@@ -123,7 +121,7 @@ def _compiler() -> Finding:
 
 
 def _assets() -> Finding:
-    recipes = len(catalogue()) + len(shipped_studies())
+    recipes = len(shipped_recipes()) + len(shipped_studies())
     datasets = len([entry for entry in embedded_data_dir().iterdir() if entry.is_dir()])
     if not recipes or not datasets:
         return Finding("bad", "missing", "install hftune again: pip install --force-reinstall hftune")
@@ -131,7 +129,7 @@ def _assets() -> Finding:
 
 
 def _hub() -> Finding:
-    from huggingface_hub import get_session
+    from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
         return Finding("note", "HF_HUB_OFFLINE is set", "only cached models load; scratch: models need no Hub")
@@ -145,6 +143,8 @@ def _hub() -> Finding:
 
 
 def _login() -> Finding:
+    from huggingface_hub import get_token
+
     if get_token() is None:
         return Finding("note", "none", "only pushing and private models need one: hf auth login")
     return Finding("ok", "a token is set")
@@ -266,6 +266,8 @@ def examine_launch(
     Raises:
         HftuneError: accelerate would refuse the arguments.
     """
+    from hftune.training.launch import read_launch
+
     found = [device["name"] for device in devices()] if gpus is None else gpus
     plan = LaunchPlan(read_launch(arguments), tuple(found), recipe)
     findings = {what: check(plan) for what, check in LAUNCH_CHECKS.items()}
@@ -273,6 +275,8 @@ def examine_launch(
 
 
 def _processes(plan: LaunchPlan) -> Finding:
+    from hftune.training.launch import ON_CPU
+
     if plan.how == TPU:
         return Finding("bad", "a TPU launch", "hftune trains on CPUs and GPUs")
     if plan.started != plan.requested:
@@ -289,6 +293,8 @@ def _processes(plan: LaunchPlan) -> Finding:
 
 
 def _devices(plan: LaunchPlan) -> Finding:
+    from hftune.training.launch import THREADS, threads_for
+
     here = plan.here
     if plan.on_cpu:
         cores = threads_for(1)
@@ -325,6 +331,8 @@ def _machines(plan: LaunchPlan) -> Finding | None:
 
 
 def _precision(plan: LaunchPlan) -> Finding:
+    from hftune.training.arguments import precision_for
+
     stated = None if plan.recipe is None else plan.recipe.train.precision
     try:
         chosen = precision_for(stated, cpu=plan.on_cpu, launcher=plan.precision)

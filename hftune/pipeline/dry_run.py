@@ -71,7 +71,7 @@ def dry_run(
     if world_size() > 1:
         raise HftuneError(
             f"--dry-run tries one process, but a launcher has started {world_size()}",
-            hint="leave the launcher out; hftune doctor --launch shows what a launch would do",
+            hint="leave the launcher out; `hftune doctor --launch` shows what a launch would do",
         )
     if output is not None and in_use(output) and not (overwrite and is_replaceable(output)):
         RunDir.create(output)  # raises the error that a run would

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hftune.data import locate
 from hftune.data.settings import LabeledData
@@ -21,6 +22,9 @@ from hftune.studies.plan import is_study
 from hftune.studies.systems import select
 from hftune.tasks import TASKS, task_class
 from hftune.tasks.task import EvaluationRequest, EvaluationResult, Predictor, Row, run_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ALL = "all"
 """The split of text that has no splits."""
@@ -51,6 +55,16 @@ def predictor(model: str, settings: ModelSection) -> tuple[str, Predictor]:
     """The kind of a model, and a function that labels texts or answers questions with it."""
     kind = kind_of(model, settings)
     return kind, task_class(kind).predictor(model, settings)
+
+
+def load_saved(model: str, settings: ModelSection) -> PreTrainedModel:
+    """The model of a run, a folder or the Hub, as its task uses it."""
+    return task_class(kind_of(model, settings)).load_saved(model, settings)
+
+
+def load_tokenizer(model: str, settings: ModelSection) -> PreTrainedTokenizerBase:
+    """The tokenizer of a run, a folder or a Hub model."""
+    return open_checkpoint(settings.model_copy(update={"model_name_or_path": model}), INFERENCE).tokenizer()
 
 
 def own_columns(model: str) -> LabeledData:

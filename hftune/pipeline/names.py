@@ -32,6 +32,8 @@ _DTYPE = "--bf16 and --fp16 train in mixed precision; weights are loaded, traine
 _ROWS = "give the rows as data={'train': …, 'validation': …, 'test': …}"
 _TRAINER = "hftune.prepare returns a transformers.Trainer that you can change before it trains"
 _LABELS = "the number of labels and their names are those of the data"
+_ATTENTION = "transformers chooses it (sdpa where the model has it): leave it out; --attention is that of a minGPT"
+_GPU = "the GPU is used if there is one: leave it out; --use-cpu trains on the CPU"
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 ELSEWHERE: dict[str, str] = {
     "precision": _DTYPE,
@@ -56,7 +58,12 @@ ELSEWHERE: dict[str, str] = {
     "micro_batch_size": "did you mean --per-device-train-batch-size?",
     "lr_warmup_steps": "did you mean --warmup-steps?",
     "devices": "start several processes with `accelerate launch --num_processes N -m hftune …`",
-    "device": "the GPU is used if there is one; --use-cpu trains on the CPU",
+    "attn_implementation": _ATTENTION,
+    "use_flash_attention_2": _ATTENTION,
+    "cuda": _GPU,
+    "gpu": _GPU,
+    "cpu": "did you mean --use-cpu?",
+    "device": _GPU,
     "dataset_text_field": "did you mean --text-column-name?",
     "dataset_train_split": "did you mean --train-split-name?",
     "dataset_test_split": "did you mean --validation-split-name?",

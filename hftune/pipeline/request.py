@@ -5,6 +5,7 @@ The command line and the Python API both end here, so that both have the same na
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,8 @@ from hftune.config.values import parse_sets, refuse_unasked, typed_keys
 from hftune.data.settings import SCORING_SETTINGS, LabeledData
 from hftune.errors import HftuneError
 from hftune.recipe import Recipe, load_recipe, with_data
-from hftune.runs.directory import RunDir, in_use, is_run, stored_rows
+from hftune.runs.directory import RunDir, in_use, is_run, refuse_used, stored_rows
+from hftune.runs.group import is_replaceable, refuse_used_group
 from hftune.runs.schema import VERSION
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class TrainRequest:
         if self.dry_run and self.resume:
             raise HftuneError("a dry run estimates a whole run, so --resume changes nothing", hint="leave one out")
         if self.do.get("do_train", True):
+            self._refuse_used_output()
             return
         excluded = {"--seeds": self.seeds, "--resume": self.resume, "--dry-run": self.dry_run}
         for flag, given in (*excluded.items(), ("--overwrite", self.overwrite)):
@@ -94,6 +97,18 @@ class TrainRequest:
             )
         if self.output is not None and in_use(self.output):
             raise HftuneError(f"{self.output} is in use", hint="name a new folder for the scores with --output")
+
+    def _refuse_used_output(self) -> None:
+        """Refuse an output that is taken, before anything heavy is imported; the run checks it again when it is made.
+
+        Not under a launcher: there the main process may have made the folder before another one looks.
+        """
+        if self.output is None or "LOCAL_RANK" in os.environ or (self.overwrite and is_replaceable(self.output)):
+            return
+        if self.seeds:
+            refuse_used_group(self.output, bool(self.resume))
+        elif not (self.resume and is_run(self.output)):
+            refuse_used(self.output)
 
 
 @dataclass(frozen=True)
@@ -290,7 +305,7 @@ def _score_without_training(request: TrainRequest, progress: ProgressReporter) -
             except MissingSplit as error:
                 # Commands that train name splits by their files, not with --split.
                 flag = f"--{split}-file FILE" if as_path(source) else f"--{split}-split-name NAME"
-                hint = f"name it with {flag}, or score all rows: hftune evaluate {name} --data {source} --split all"
+                hint = f"name it with {flag}, or score all rows: `hftune evaluate {name} --data {source} --split all`"
                 raise HftuneError(error.message, hint=hint) from error
             if found[split].collapsed:
                 progress.warn(f"the predictions have collapsed: {found[split].collapsed}")

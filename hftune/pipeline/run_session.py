@@ -13,8 +13,8 @@ from hftune.errors import HftuneError, Interrupted, RunFailed
 from hftune.files import disk_is_full, refuse_links, remove_staged
 from hftune.progress import ProgressReporter
 from hftune.recipe import Recipe, load_recipe, moved_with, read_recipe, with_data
-from hftune.runs.directory import DATA, RunDir, free_name, in_use, is_run
-from hftune.runs.group import SEEDS, is_replaceable, move_aside, seed_runs, update_moved_paths
+from hftune.runs.directory import DATA, RunDir, is_run
+from hftune.runs.group import SEEDS, is_replaceable, move_aside, refuse_used_group, seed_runs, update_moved_paths
 from hftune.training.callbacks import ending_at_once
 from hftune.training.launch import a_process_died, agreed, contact_is_lost, is_main_process, wait_for_everyone
 from hftune.training.memory import out_of_memory
@@ -101,11 +101,7 @@ def opened_group(
         yield agreed(recipe)
         return
     with _in_place_of(group, recipe, is_replaceable if overwrite else None, rows, progress) as recipe:
-        if in_use(group) and (is_run(group) or not resume):
-            raise HftuneError(
-                f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
-                hint=f"use a free name: --output {free_name(group)}; a group that was begun is resumed with --resume",
-            )
+        refuse_used_group(group, resume)
         refuse_links(group, SEEDS, depth=1)
         for run in seed_runs(group):
             refuse_other_recipe(

@@ -28,6 +28,7 @@ from hftune.runs.environment import describe as describe_environment
 from hftune.runs.group import seed_path, write_group
 from hftune.runs.report import verdict, write_report
 from hftune.runs.schema import VERSION
+from hftune.studies.report import write_group_page
 from hftune.tasks import task_class
 from hftune.tasks.task import DataSummary, Evaluation, Task
 from hftune.training.arguments import make_arguments
@@ -56,7 +57,7 @@ class TrainingJob:
     inputs: TrainingInputs
     applied: Applied
     trainer: HftuneTrainer
-    ahead_seconds: float
+    feature_seconds: float
     """Time to precompute the features of a frozen encoder; 0 if the method has none."""
     known: dict[str, Any]
     """The part of metrics.json that is known before training."""
@@ -187,19 +188,22 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
 
     progress.stage("loading model")
     loaded = task.build_model(data, tokenizer)
+    for note in loaded.notes:
+        progress.note(note)
+    facts = replace(facts, notes=(*facts.notes, *loaded.notes))
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
-    ahead_seconds = 0.0
+    feature_seconds = 0.0
     if ahead:
         # The checkpoint is compared with everything later; these would be computed for nothing.
         refuse_other_data(run.checkpoints, facts.fingerprints)
         began = time.perf_counter()
         if (made := task.precompute(data, inputs, progress)) is not None:
-            inputs, ahead_seconds = made, time.perf_counter() - began
+            inputs, feature_seconds = made, time.perf_counter() - began
     if ahead and applied.precomputed is not None:
         from hftune.pipeline.precompute import precompute  # most methods have no frozen part that could run once
 
         use_cpu, size = recipe.train.use_cpu, recipe.train.per_device_eval_batch_size
-        inputs, ahead_seconds = precompute(inputs, applied, use_cpu=use_cpu, batch_size=size, progress=progress)
+        inputs, feature_seconds = precompute(inputs, applied, use_cpu=use_cpu, batch_size=size, progress=progress)
     trainer = build(
         recipe.train,
         inputs,
@@ -212,6 +216,7 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
             "data": dict(facts.fingerprints),
             "tokens": inputs.tokens,
             "parameters": applied.parameters.as_dict(),
+            **loaded.facts,
         },
     )
     # auto_find_batch_size may have lowered the evaluation batch size too: the task scores with what fits.
@@ -227,8 +232,13 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
         inputs=inputs,
         applied=applied,
         trainer=trainer,
-        ahead_seconds=round(ahead_seconds, 3),
-        known={"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()},
+        feature_seconds=round(feature_seconds, 3),
+        known={
+            "parameters": applied.parameters.as_dict(),
+            "seed": recipe.train.seed,
+            "data": facts.as_dict(),
+            **loaded.facts,
+        },
     )
 
 
@@ -249,7 +259,7 @@ def train_seeds(
     if recipe.hub.pushes:
         raise HftuneError(
             f"several seeds can't be pushed to one repository ({recipe.hub.hub_model_id})",
-            hint="train the group first, then push the run you choose: hftune push GROUP/seed-N USER/NAME",
+            hint="train the group first, then push the run you choose: `hftune push GROUP/seed-N USER/NAME`",
         )
     group = agreed(default_path(recipe, group=True) if output is None else Path(output))
     with opened_group(group, recipe, resume, overwrite=overwrite, rows=rows, progress=progress) as recipe:
@@ -258,7 +268,15 @@ def train_seeds(
             progress.note(f"seed {seed} ({number} of {len(seeds)})")
             one, path = recipe.changed("train", seed=seed), seed_path(group, seed)
             results.append(train(one, path, resume=resume, score=score, progress=progress, command=command))
-        return GroupResult(group, write_group(group) if is_main_process() else {}, results)
+        return GroupResult(group, _write_group(group) if is_main_process() else {}, results)
+
+
+def _write_group(group: Path) -> dict[str, Any]:
+    """Write the summary of a group and its page; without any score there is nothing to show."""
+    summary = write_group(group)
+    if summary["splits"]:
+        write_group_page(group)
+    return summary
 
 
 def rescore(run: RunDir, splits: Sequence[str], progress: ProgressReporter | None = None) -> RunResult:
@@ -339,9 +357,9 @@ def _join(recipe: Recipe, progress: ProgressReporter | None) -> ProgressReporter
 
 def _already_complete(run: RunDir, recipe: Recipe, rows: InMemoryData | None, progress: ProgressReporter) -> RunResult:
     """Return a run that is complete; its pages and its publication, which come last, may be missing."""
+    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     progress.note(f"{run.path} is complete already")
     report_verdict(run.read_metrics(), progress)
-    refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     if rows is not None:
         rows.store(run.data, begun=True)
     if is_main_process():
@@ -360,7 +378,7 @@ def _metrics(
     recipe: Recipe, job: TrainingJob, fitted: Fitted, evaluation: Evaluation, baselines: Mapping[str, Any]
 ) -> dict[str, Any]:
     """metrics.json of a run whose saved model was verified."""
-    ahead = {"ahead_seconds": job.ahead_seconds} if job.ahead_seconds else {}
+    ahead = {"feature_seconds": job.feature_seconds} if job.feature_seconds else {}
     return {
         "version": VERSION,
         "task": recipe.task.kind,

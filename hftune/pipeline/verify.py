@@ -14,18 +14,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-from hftune.child_process import death, fresh_process
+from hftune.child_process import death, module_command
 from hftune.errors import RunFailed
 from hftune.models.settings import NO_TRUST, Trust
-
-SERVE = "--serve"
-_SERVERS: list[subprocess.Popen[str]] = []
-"""The process that verifications are forked from, if there is one; see ``verification_server``."""
+from hftune.tasks import TASKS, task_class
 
 TOLERANCE = 1e-4
 """Largest difference of any output, relative to its size: another batch shape may round differently, no more."""
@@ -65,7 +63,7 @@ def fresh_outputs(
 
 def _ask_new_process(request: str) -> dict[str, Any]:
     # Not multiprocessing: a fork shares our memory, and spawn imports the main module, which may patch what we verify.
-    command, environment = fresh_process("hftune.pipeline.verify")
+    command, environment = module_command("hftune.pipeline.verify")
     outcome = subprocess.run(
         command, env=environment, input=request, capture_output=True, encoding="utf-8", errors="replace", check=False
     )
@@ -77,55 +75,91 @@ def _ask_new_process(request: str) -> dict[str, Any]:
     return answer
 
 
+@dataclass(frozen=True)
+class Server:
+    """The process that verifications are forked from: its id and its pipes."""
+
+    pid: int
+    requests: TextIO
+    answers: TextIO
+
+    def end(self) -> None:
+        """End the server and the fork that may be running: the caller is not waiting for it any more."""
+        if sys.platform == "win32" or self.requests.closed:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # it has ended already
+            os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        with suppress(BrokenPipeError):  # a request that was not sent
+            self.requests.close()
+
+
+_SERVERS: list[Server] = []
+"""The process that verifications are forked from, if there is one; see ``verification_server``."""
+
+
 @contextmanager
 def verification_server() -> Iterator[None]:
-    """Keep a process that has imported everything and nothing more: each verification is then a fork of it.
+    """Keep a fork of this process that has imported everything and nothing more: each verification is a fork of it.
 
-    A study verifies a hundred models, and importing takes longer than loading one. A fork has trained nothing and has
-    seen no other model. Windows can't fork, and on macOS forking after torch was imported is not safe: there each
-    verification starts a new process.
+    A study verifies a hundred models, and importing takes longer than loading one. This must be called before the
+    process trains or loads anything: what is forked is then as good as a new process, and torch has no threads whose
+    locks a fork would inherit. Windows can't fork, and on macOS forking after torch was imported is not safe: there
+    each verification starts a new process.
     """
     if sys.platform != "linux":
         yield
         return
-    command, environment = fresh_process("hftune.pipeline.verify")
-    with subprocess.Popen(
-        [*command, SERVE],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        process_group=0,  # it ends together with its forks, and Ctrl-C does not reach it
-    ) as process:
-        _SERVERS.append(process)
-        try:
-            yield
-        finally:
-            _SERVERS.remove(process)
-            _end(process)
+    for kind in TASKS:
+        task_class(kind)  # so that no fork has to import it
+    server = _fork_server()
+    _SERVERS.append(server)
+    try:
+        yield
+    finally:
+        _SERVERS.remove(server)
+        server.end()
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the server and the fork that may be running: the caller is not waiting for it any more."""
+def _fork_server() -> Server:
     if sys.platform == "win32":
-        process.kill()
-    else:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended already
-            os.killpg(process.pid, signal.SIGKILL)
+        raise OSError("this system can't fork")
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(ours_out)  # or it would never see the end of its requests
+            os.close(ours_in)
+            # Standard input and output belong to the parent, and no library may print between the answers.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(2, 1)
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):  # those of a cluster job, for example, would submit it again
+                    signal.signal(number, signal.SIG_DFL)
+            serve(os.fdopen(theirs_in, encoding="utf-8"), os.fdopen(theirs_out, "w", encoding="utf-8"))
+        finally:
+            os._exit(0)  # no exit handlers: they belong to the parent
+    os.close(theirs_in)
+    os.close(theirs_out)
+    with suppress(OSError):  # here too: the child may not have come to it when it is ended
+        os.setpgid(child, child)
+    return Server(child, os.fdopen(ours_out, "w", encoding="utf-8"), os.fdopen(ours_in, encoding="utf-8"))
 
 
 def _ask_server(request: str) -> dict[str, Any]:
-    process = _SERVERS[-1]
-    assert process.stdin is not None
-    assert process.stdout is not None
+    server = _SERVERS[-1]
+    if server.requests.closed:
+        return _ask_new_process(request)
     try:
-        process.stdin.write(request + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
+        server.requests.write(request + "\n")
+        server.requests.flush()
+        line = server.answers.readline()
     except BrokenPipeError:
         line = ""
     except BaseException:
-        _end(process)  # its answer would be taken for the one to the next request
+        server.end()  # its answer would be taken for the one to the next request
         raise
     # A server that was killed, for lack of memory for example, must not fail the runs that come after.
     answer: dict[str, Any] = json.loads(line) if line else _ask_new_process(request)
@@ -166,8 +200,6 @@ def _failed(folder: Path, what: str) -> RunFailed:
 def _answer(request: str) -> dict[str, Any]:
     """The outputs of the saved models for the probe examples, or the error."""
     try:
-        from hftune.tasks import task_class
-
         wanted = json.loads(request)
         task = task_class(wanted["task"])
         folders = [Path(folder) for folder in wanted["folders"]]
@@ -176,16 +208,13 @@ def _answer(request: str) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def _serve() -> None:
+def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer one request per line, each in a fork; the server itself computes nothing."""
-    from hftune.tasks import TASKS, task_class
-
-    for kind in TASKS:
-        task_class(kind)  # so that no fork has to import it
-    gc.freeze()  # or each fork would copy all of these objects with its first garbage collection
     if sys.platform == "win32":
-        raise OSError("this system can't fork")  # verification_server starts no such process there
-    for line in sys.stdin:
+        raise OSError("this system can't fork")
+    os.setpgid(0, 0)  # it ends together with its forks, and Ctrl-C does not reach it
+    gc.freeze()  # or each fork would copy all imported objects with its first garbage collection
+    for line in requests:
         reading, writing = os.pipe()
         # Safe although torch was imported: the server has computed nothing, so torch has no threads whose locks a fork
         # would inherit.
@@ -200,11 +229,9 @@ def _serve() -> None:
             answer = channel.read()
         _, status = os.waitpid(child, 0)
         ended = {"error": "it ended without a message", "returncode": os.waitstatus_to_exitcode(status)}
-        print(answer.replace("\n", " ") or json.dumps(ended), flush=True)
+        answers.write((answer.replace("\n", " ") or json.dumps(ended)) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
-    if SERVE in sys.argv:
-        _serve()
-    else:
-        print(json.dumps(_answer(sys.stdin.read())))
+    print(json.dumps(_answer(sys.stdin.read())))

@@ -73,18 +73,7 @@ class RunDir:
             HftuneError: The path is in use, or can't be made.
         """
         refuse_unwritable(path)
-        another = f"--output {free_name(path)}"
-        if is_run(path):
-            raise HftuneError(
-                f"the output directory {path} is in use: it holds a run already",
-                hint=f"continue that run: --output {path} --resume; or take a free name: {another}",
-            )
-        if in_use(path):
-            what = "has files in it" if path.is_dir() else "is a file"
-            raise HftuneError(
-                f"the output directory {path} is in use: it {what}",
-                hint=f"take a free name: {another}; to continue a run: --output RUN --resume",
-            )
+        refuse_used(path)
         refuse_links(path, RUN, depth=1, in_place=True)  # hidden ones, and links to empty folders
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -362,6 +351,22 @@ def is_run(path: Path) -> bool:
     return (path / RECIPE).is_file()
 
 
+def refuse_used(path: Path) -> None:
+    """Refuse a path at which there is a run or anything else already."""
+    another = f"--output {free_name(path)}"
+    if is_run(path):
+        raise HftuneError(
+            f"the output directory {path} is in use: it holds a run already",
+            hint=f"continue that run: --output {path} --resume; or take a free name: {another}",
+        )
+    if in_use(path):
+        what = "has files in it" if path.is_dir() else "is a file"
+        raise HftuneError(
+            f"the output directory {path} is in use: it {what}",
+            hint=f"take a free name: {another}; to continue a run: --output RUN --resume",
+        )
+
+
 def in_use(path: Path) -> bool:
     """Whether a path has more than what a run that was killed at its start leaves behind.
 
@@ -414,7 +419,7 @@ def _what_was_meant(path: Path) -> str:
     if inside:
         return f"name one of them: {listing((str(run.path) for run in inside), LONGEST_PATH)}"
     near = nearby_path(path, [run.path for run in runs_in(path.parent) or runs_in(RUNS)])
-    return near or "commands that train make a run, such as: hftune classify --output runs/first"
+    return near or "commands that train make a run, such as `hftune classify --output runs/first`"
 
 
 # ---- Names of run directories: made from the recipe, valid on any file system, never one that exists ----

@@ -50,6 +50,11 @@ def score_name(name: str) -> str:
     return SCORE_NAMES.get(name, name.replace("_", " "))
 
 
+def sentence(text: str) -> str:
+    """The text with a capital first; names such as MCC stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def baseline_name(name: str) -> str:
     """The name of a baseline for readers."""
     return BASELINE_NAMES.get(name, name.replace("_", " "))

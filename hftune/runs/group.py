@@ -13,7 +13,7 @@ from typing import Any
 from hftune.config import document
 from hftune.errors import HftuneError
 from hftune.files import refuse_links, write_json
-from hftune.runs.directory import RUN, SEED_PREFIX, RunDir, free_name, is_run, runs_in
+from hftune.runs.directory import RUN, SEED_PREFIX, RunDir, free_name, in_use, is_run, runs_in
 
 GROUP = "group.json"
 SEEDS = "a group of seeds"
@@ -30,6 +30,15 @@ def seed_runs(group: Path) -> list[RunDir]:
     if found:
         refuse_links(group, SEEDS, depth=1)
     return [RunDir.open(run.path) for run in found]
+
+
+def refuse_used_group(group: Path, resume: bool) -> None:
+    """Refuse a path at which there is something else than a group to be resumed."""
+    if in_use(group) and (is_run(group) or not resume):
+        raise HftuneError(
+            f"{group} is in use: it holds {'a run' if is_run(group) else 'something'} already",
+            hint=f"use a free name: --output {free_name(group)}; a group that was begun is resumed with --resume",
+        )
 
 
 def group_summary(runs: Sequence[RunDir]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    names = ("number", "percent", "signed", "duration", "score_name", "baseline_name")
+    names = ("number", "percent", "signed", "duration", "score_name", "baseline_name", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in names}
     return environment
 

@@ -206,9 +206,11 @@ def cost(record: RunRecord) -> PageSection | None:
         pairs.append(("Trainable parameters", f"{parameters['trainable']:,} of {parameters['total']:,} ({share})"))
     if parameters.get("formula"):
         pairs.append(("Trainable, as a formula", str(parameters["formula"])))
+    if pooling := record.metrics.get("pooling"):
+        pairs.append(("Pooling", f"{pooling['kind']} ({pooling['source']})"))
     formats = {
         "train_seconds": ("Training time, with evaluations and saves", duration),
-        "ahead_seconds": ("Precomputing features, before training", duration),
+        "feature_seconds": ("Precomputing features, before training", duration),
         "examples_per_second": ("Speed of training steps alone", "{:,.0f} examples per second".format),
         "tokens_per_second": ("Token speed", "{:,.0f} tokens per second".format),
         "mfu": ("Model FLOPs utilization (MFU)", percent),

@@ -136,5 +136,5 @@ def _recipe(run: RunDir) -> tuple[str, dict[str, Any]]:
     except document.RecipeError as error:
         raise Damaged(run.recipe, str(error.problems[0])) from error
     if not isinstance(stated, dict | None):
-        raise Damaged(run.recipe, "it holds no sections")
+        raise Damaged(run.recipe, "it has no sections")
     return text, stated or {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean
@@ -23,6 +23,7 @@ from hftune.evaluation.significance import (
     score_of_seeds,
     verdict,
 )
+from hftune.recipe import read_recipe
 from hftune.runs.formatting import duration
 from hftune.studies.folder import StudyDir
 from hftune.studies.systems import (
@@ -67,6 +68,8 @@ class ComparedSystem:
     """Baseline → split → score by the same metric; the mean over seeds that trained on different rows."""
     memory: float | None = None
     """Peak memory of its runs in GB; None if it was not measured."""
+    formula: str | None = None
+    """The number of trainable parameters as a formula, if the method has one."""
     selected: bool = False
     """Whether the study selected it on validation."""
 
@@ -174,7 +177,8 @@ def compare_systems(
         )
     score = known[metric]
     recorded = systems[0].runs[0].read_metrics()
-    if "labels" in recorded and metric not in recorded["splits"]["validation"]:  # a recorded score fits the labels
+    if "labels" in recorded and not any(metric in one for one in recorded["splits"].values()):
+        # a recorded score fits the labels
         from hftune.evaluation.metrics import refuse_unsuitable  # imports scikit-learn
 
         refuse_unsuitable([metric], recorded["labels"])
@@ -194,22 +198,25 @@ def compare_systems(
     }
     _refuse_different_items(systems, scores, split)
     sign = -1 if score.higher_is_better else 1
+    # Runs with do_eval false have no validation scores.
+    ranking = "validation" if all(is_scored(system, "validation") for system in systems) else split
     rows = sorted(
         (_row(system, scores, metric, score, system.name == selected) for system in systems),
-        key=lambda row: sign * row.scores["validation"].mean,
+        key=lambda row: sign * row.scores[ranking].mean,
     )
     on_split = {name: values for (name, of), values in scores.items() if of == split}
+    differing = differences(systems)
     return Compared(
         metric=metric,
         split=split,
         rows=tuple(rows),
         pairs=_tests(systems, on_split, [row.name for row in rows], score, reference or {}),
         baselines=_shared([row.baselines for row in rows]),
-        notes=(*notes, *_notes(systems, rows, split)),
+        notes=(*notes, *_other_items(systems, differing), *_notes(systems, rows, split)),
         higher_is_better=score.higher_is_better,
         differences={
             key: dict(zip((system.name for system in systems), values, strict=True))
-            for key, values in differences(systems).items()
+            for key, values in differing.items()
         },
     )
 
@@ -223,6 +230,19 @@ def _refuse_different_items(systems: Sequence[System], scores: dict[tuple[str, s
             f"{first} was scored on {most:,} examples of {split} and {second} on {other:,}",
             hint="compare runs whose text is divided alike: one tokenizer and block size, or one example per line",
         )
+
+
+def _other_items(systems: Sequence[System], differing: Collection[str]) -> list[str]:
+    """A note if settings differ that decide which tokens of a text are scored, such as the ratio of masked ones."""
+    tasks = [read_recipe(system.runs[0]).task for system in systems]
+    decisive = [key for key in differing if any(key in task.item_settings for task in tasks)]
+    if not decisive:
+        return []
+    verb = "differs" if len(decisive) == 1 else "differ"
+    return [
+        f"not the same items: {', '.join(decisive)} {verb}, so other tokens are scored; a difference in the scores "
+        "is not one between the models"
+    ]
 
 
 def _row(
@@ -242,6 +262,7 @@ def _row(
         collapsed=sum(bool(entry["collapsed"]) for entry in metrics),
         baselines=_means([_baselines(entry, metric) for entry in metrics]),
         memory=max((one for entry in metrics if (one := entry["speed"].get("peak_memory_gb"))), default=None),
+        formula=metrics[0]["parameters"].get("formula"),
         selected=selected,
     )
 

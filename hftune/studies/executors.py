@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from hftune.child_process import death, fresh_process
+from hftune.child_process import death, module_command
 from hftune.config import document
 from hftune.errors import HftuneError, Interrupted
 from hftune.portability import HANGUP, detached, interrupt, is_link
@@ -119,7 +119,7 @@ class LocalExecutor:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            command, environment = fresh_process("hftune.studies.worker")
+            command, environment = module_command("hftune.studies.worker")
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as log:
                 # Only events go to stdout; whatever libraries print is redirected to stderr, and so into the log.
@@ -304,9 +304,11 @@ class ClusterJob:
 
     def __call__(self, job: Job) -> dict[str, Any]:
         """Run a job of the study."""
+        from hftune.pipeline.verify import verification_server
         from hftune.studies.worker import run_job
 
-        return run_job(job)
+        with verification_server():
+            return run_job(job)
 
     def checkpoint(self, job: Job) -> Any:
         """The same job again: submitit calls this on the signal before Slurm's time limit, and requeues the result.

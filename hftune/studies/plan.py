@@ -295,7 +295,7 @@ def check(plan: Plan) -> None:
         if recipe.hub.pushes:
             raise HftuneError(
                 "hub.push_to_hub is set, but a study would publish every one of its runs there",
-                hint="leave it out, and publish the run you choose: hftune push RUN REPO",
+                hint="leave it out, and publish the run you choose: `hftune push RUN USER/NAME`",
             )
 
 

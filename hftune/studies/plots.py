@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -28,8 +29,10 @@ from hftune.runs.figures import (
     new_figure,
     plain,
     style,
+    thinned,
 )
 from hftune.runs.formatting import score_name
+from hftune.runs.report import CLASSIFICATION
 from hftune.studies.compare import Compared, ComparedSystem
 from hftune.studies.plan import axis_title, described, shown
 from hftune.studies.systems import System
@@ -37,6 +40,8 @@ from hftune.studies.tables import baselines_along
 
 MOST_LINES = len(SERIES)
 MOST_ROWS = 20
+MOST_MARKERS = 40
+"""A line of more points has no markers."""
 # Values that differ by this factor or more may be on a logarithmic axis.
 LOG_FROM = 8.0
 # The line style of baselines.
@@ -84,7 +89,7 @@ def scores(compared: Compared) -> Figure:
     # Names are above their lines: next to the axis they would take the width of a phone.
     look: dict[str, Any] = {"fontsize": TEXT - 0.5, "color": INK, "va": "bottom", "parse_math": False}
     for place, row in enumerate(rows):
-        name = plain(f"{place + 1}  {row.name}", 60)
+        name = plain(f"{place + 1}  {row.name}" if len(rows) > 1 else row.name, 60)
         axes.text(0, place - 0.24, name, transform=axes.get_yaxis_transform(), **look)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.85)
@@ -93,15 +98,56 @@ def scores(compared: Compared) -> Figure:
     return figure
 
 
+def losses(systems: Sequence[System]) -> dict[str, Figure]:
+    """Training and validation loss over steps, mean over seeds: one chart of both for one system, else one of each."""
+    kinds: dict[str, Callable[[Sequence[dict[str, object]]], dict[int, float]]] = {
+        "training": _training_losses,
+        "validation": partial(_evaluations, metric="loss"),
+    }
+    histories = [[run.read_history() for run in system.runs] for system in systems[:MOST_LINES]]
+    if len(systems) == 1:
+        lines = [
+            line
+            for place, (kind, read) in enumerate(kinds.items())
+            if (line := _mean_line(f"{kind} loss", [read(history) for history in histories[0]], 1 - place))
+        ]
+        return {"losses": _loss_chart(lines, "loss")} if lines else {}
+    found = {}
+    for kind, read in kinds.items():
+        lines = [
+            line
+            for place, (system, of_seeds) in enumerate(zip(systems, histories, strict=False))
+            if (line := _mean_line(system.name, [read(history) for history in of_seeds], place))
+        ]
+        if lines:
+            found[f"{kind}-loss"] = _loss_chart(lines, f"{kind} loss")
+    return found
+
+
+def _loss_chart(lines: Sequence[Line], y_label: str) -> Figure:
+    columns = 1 if max(len(line.label) for line in lines) > 18 else 2
+    height = 2.9 + 0.2 * len(lines)
+    return line_chart(lines, x_label="steps", y_label=f"{y_label} (nats)", height=height, columns=columns)
+
+
+def _mean_line(label: str, by_seed: Sequence[Mapping[int, float]], place: int) -> Line | None:
+    """The mean over seeds at the steps that all of them have, with a band from the lowest to the highest."""
+    steps = sorted(set.intersection(*(set(one) for one in by_seed)))
+    if not steps:
+        return None
+    x = [float(step) for step in steps]
+    seeds = [thinned(x, [one[step] for step in steps])[1] for one in by_seed]
+    line = _banded(label, thinned(x, x)[0], [list(values) for values in zip(*seeds, strict=True)], place)
+    return line if len(steps) <= MOST_MARKERS else replace(line, marker="")
+
+
 def curves(systems: Sequence[System], metric: str) -> Figure | None:
     """Validation score over steps: the mean over seeds as a line, from the worst to the best seed as a band."""
-    lines = []
-    for place, system in enumerate(systems[:MOST_LINES]):
-        by_seed = [_evaluations(history, metric) for history in (run.read_history() for run in system.runs)]
-        steps = sorted(set.intersection(*(set(one) for one in by_seed)))
-        if steps:
-            values = [[one[step] for one in by_seed] for step in steps]
-            lines.append(_banded(system.name, [float(step) for step in steps], values, place))
+    lines = [
+        line
+        for place, system in enumerate(systems[:MOST_LINES])
+        if (line := _mean_line(system.name, [_evaluations(run.read_history(), metric) for run in system.runs], place))
+    ]
     if not lines:
         return None
     columns = 1 if max(len(line.label) for line in lines) > 18 else 2
@@ -184,7 +230,7 @@ def trade_off(compared: Compared, against: str) -> Figure | None:
         axes.minorticks_off()
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))  # seconds may have fractions
     axes.margins(0.1)
     legend(axes)
     return figure
@@ -257,6 +303,13 @@ def _value_ticks(axes: Axes, values: list[float]) -> None:
         axes.minorticks_off()
     if len(values) <= 6:
         axes.set_xticks(values, [shown(int(value) if value.is_integer() else value) for value in values])
+
+
+def _training_losses(history: Sequence[dict[str, object]]) -> dict[int, float]:
+    # Of a joint loss the part that validation has too.
+    key = CLASSIFICATION if any(CLASSIFICATION in row for row in history) else "loss"
+    rows = [row for row in history if row.get("split") is None and isinstance(row.get(key), int | float)]
+    return {int(str(row["step"])): float(str(row[key])) for row in rows}
 
 
 def _evaluations(history: Sequence[dict[str, object]], metric: str) -> dict[int, float]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hftune.files import write_json, write_text
-from hftune.runs.formatting import number, score_name
+from hftune.recipe import read_recipe
+from hftune.runs.directory import RunDir
+from hftune.runs.formatting import number, score_name, sentence
+from hftune.runs.group import group_summary, seed_runs
 from hftune.runs.page import Banner, HtmlPage, PageSection, Picture
 from hftune.runs.report import write_report
 from hftune.studies import plots
-from hftune.studies.compare import Compared, compare_study
+from hftune.studies.compare import Compared, compare_study, compare_systems
 from hftune.studies.folder import StudyDir
 from hftune.studies.plan import PLAN, axis_title
 from hftune.studies.systems import System, of_study, training_seconds
@@ -54,6 +58,60 @@ def study_report(study: StudyDir, output: Path) -> Path:
     return comparison_page(study.path.resolve().name, compare_study(study), of_study(study), study).write(output)
 
 
+def write_group_page(group: Path, output: Path | None = None) -> Path:
+    """Write the page of a group of seeds: the means of all scores, curves, and the runs of the seeds.
+
+    Args:
+        group: The folder; runs that are not complete are listed only.
+        output: Another path of the page; report.html and plots/ in the group then stay as they are.
+    """
+    runs = seed_runs(group)
+    complete = tuple(run for run in runs if run.complete)
+    summary = group_summary(complete)
+    name = group.resolve().name
+    systems = [System(name, complete, {})]
+    compared = compare_systems(systems)
+    every = [(run.path.name, read_recipe(run).train.seed, run) for run in runs]
+    sections = [
+        _comparison(compared),
+        _all_scores(summary),
+        _curves(compared, systems),
+        _runs(group, every, compared.metric, {}),
+        _group_recipe(complete[0]),
+    ]
+    recipe = read_recipe(complete[0])
+    names = (recipe.task.kind, recipe.data.dataset_name, recipe.model.model_name_or_path, recipe.method.kind)
+    page = HtmlPage(
+        title=name,
+        kind="Group of seeds",
+        subtitle=" · ".join([*names, f"seeds {', '.join(map(str, summary['seeds']))}"]),
+        sections=[section for section in sections if section is not None],
+        banners=_banners(compared, None),
+        source="the folders of the runs",
+    )
+    return page.write(group / PAGE, group / "plots") if output is None else page.write(output)
+
+
+def _all_scores(summary: Mapping[str, Any]) -> PageSection:
+    splits = summary["splits"]
+    names = list(dict.fromkeys(name for scores in splits.values() for name in scores))
+    rows = [(name, [scores.get(name) for scores in splits.values()]) for name in names]
+    lead = "Mean ± standard deviation of every score over the seeds."
+    return PageSection("scores", "All scores", "group_scores", lead, values={"splits": list(splits), "rows": rows})
+
+
+def _group_recipe(run: RunDir) -> PageSection:
+    seeds = ",".join(str(read_recipe(one).train.seed) for one in seed_runs(run.path.parent))
+    recipe, folder = shlex.quote(str(_from_here(run.recipe))), shlex.quote(f"{_from_here(run.path.parent)}-again")
+    values = {
+        "file": run.recipe.name,
+        "plan": run.recipe.read_text(encoding="utf-8"),
+        "again": f"hftune train {recipe} --seeds {seeds} --output {folder}",
+    }
+    lead = "The runs differ in the seed only; this is the recipe of the first."
+    return PageSection("reproduce", "Reproduce", "study_plan", lead, values=values)
+
+
 def comparison_page(
     title: str, compared: Compared, systems: Sequence[System], study: StudyDir | None = None
 ) -> HtmlPage:
@@ -66,7 +124,7 @@ def comparison_page(
         _values(compared),
         _curves(compared, systems),
         _cost(compared),
-        *([_runs(study), _plan(study)] if study is not None else []),
+        *([_study_runs(study, compared.metric), _plan(study)] if study is not None else []),
     ]
     return HtmlPage(
         title=title,
@@ -120,9 +178,11 @@ def _comparison(compared: Compared) -> PageSection:
         {"name": name, "scores": [scores.get(split) for split in compared.splits]}
         for name, scores in baseline_rows(compared)
     ]
-    lead = f"Settings in the order of their validation scores. {interval_note(compared)}."
+    order = "Settings in the order of their validation scores. " if len(compared.rows) > 1 else ""
+    lead = f"{order}{interval_note(compared)}."
     values = {"compared": compared, "baselines": baselines}
-    return PageSection("comparison", "Comparison", "study_comparison", lead, (picture,), values)
+    title = "Comparison" if len(compared.rows) > 1 else "Score"
+    return PageSection("comparison", title, "study_comparison", lead, (picture,), values)
 
 
 def _differences(compared: Compared) -> PageSection | None:
@@ -175,19 +235,23 @@ def _values(compared: Compared) -> PageSection | None:
 def _curves(compared: Compared, systems: Sequence[System]) -> PageSection | None:
     order = {row.name: place for place, row in enumerate(compared.rows)}
     ranked = sorted(systems, key=lambda system: order[system.name])
-    figure = plots.curves(ranked, compared.metric)
-    if figure is None:
-        return None
-    metric, shown = score_name(compared.metric), min(len(ranked), plots.MOST_LINES)
-    cut = f"; the best {shown} settings" if len(ranked) > shown else ""
-    picture = Picture(
-        "curves",
-        figure,
-        alt=f"Learning curves of {shown} settings: validation {metric} over steps, mean over seeds with a band from "
-        "the worst to the best seed.",
-        caption=f"Validation {metric} during training; the band spans the seeds{cut}",
-    )
-    return PageSection("training", "Training", "pictures", pictures=(picture,))
+    count = min(len(ranked), plots.MOST_LINES)
+    shown = f"{count} setting{'s' * (count > 1)}"
+    band = "; the band spans the seeds" if not compared.one_seed else ""
+    cut = f"; the best {shown}" if len(ranked) > count else ""
+    mean = "" if compared.one_seed else ", mean over seeds with a band from the lowest to the highest"
+    pictures = []
+    # The loss is drawn below.
+    figure = plots.curves(ranked, compared.metric) if compared.metric != "loss" else None
+    if figure is not None:
+        name = f"validation {score_name(compared.metric)}"
+        alt = f"Learning curves of {shown}: {name} over steps{mean}."
+        pictures.append(Picture("curves", figure, alt, f"{sentence(name)} during training{band}{cut}"))
+    for key, figure in plots.losses(ranked).items():
+        name = "training and validation loss" if key == "losses" else key.replace("-", " ")
+        alt = f"Learning curves of {shown}: {name} over steps{mean}."
+        pictures.append(Picture(key, figure, alt, f"{sentence(name)}{band}{cut}"))
+    return PageSection("training", "Training", "pictures", pictures=tuple(pictures)) if pictures else None
 
 
 def _cost(compared: Compared) -> PageSection | None:
@@ -205,33 +269,49 @@ def _cost(compared: Compared) -> PageSection | None:
     return PageSection("cost", "Score against cost", "pictures", lead, tuple(pictures)) if pictures else None
 
 
-def _runs(study: StudyDir) -> PageSection:
-    rows: list[dict[str, Any]] = []
-    failed = {(one["setting"], one["seed"]): one["reason"] for one in study.failures()}
+def _study_runs(study: StudyDir, metric: str) -> PageSection:
     plan = study.plan()
+    failed = {(one["setting"], one["seed"]): one["reason"] for one in study.failures()}
     every = [
         (f"depends_on: {name}", seed, study.stage_run(name, seed)) for name in plan.depends_on for seed in plan.seeds
     ]
     every += [(one.name, seed, study.run(one, seed)) for one in study.settings() for seed in plan.seeds]
+    return _runs(study.path, every, metric, failed, study.trials())
+
+
+def _runs(
+    folder: Path,
+    every: Sequence[tuple[str, int, RunDir]],
+    metric: str,
+    failed: Mapping[tuple[str, int], str],
+    trials: Sequence[Mapping[str, Any]] = (),
+) -> PageSection:
+    """Every run in a folder, complete or not, with a link to its page."""
+    rows: list[dict[str, Any]] = []
     for setting, seed, run in every:
         row: dict[str, Any] = {"setting": setting, "seed": seed, "splits": {}, "seconds": None, "link": None}
         if run.complete:
             metrics = run.read_metrics()
             row |= {"state": "complete", "splits": metrics["splits"], "seconds": training_seconds(metrics)}
-            row["link"] = run.report.relative_to(study.path).as_posix()
+            row["link"] = run.report.relative_to(folder).as_posix()
         else:
             row["state"] = f"failed: {failed[setting, seed]}" if (setting, seed) in failed else "not run"
         rows.append(row)
-    return PageSection("runs", "Runs", "study_runs", values={"rows": rows, "trials": study.trials()})
+    return PageSection("runs", "Runs", "study_runs", values={"rows": rows, "trials": trials, "metric": metric})
 
 
 def _plan(study: StudyDir) -> PageSection:
-    # relative to the current folder, so that the command can be typed there
-    here = Path.cwd()
-    path = study.path.relative_to(here) if study.path.is_relative_to(here) else study.path
+    path = _from_here(study.path)
     values = {
+        "file": PLAN,
         "plan": (study.path / PLAN).read_text(encoding="utf-8"),
         "again": f"hftune sweep {path / PLAN} --output {path}-again",
     }
     lead = "The plan has what was varied; the folder of each run has its whole recipe."
     return PageSection("reproduce", "Reproduce", "study_plan", lead, values=values)
+
+
+def _from_here(path: Path) -> Path:
+    """Relative to the current folder, so that a command with it can be typed there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

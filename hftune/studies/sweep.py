@@ -251,7 +251,7 @@ class Search:
         self._axes = {key: self._distribution(axis) for key, axis in self._plan.grid.items()}
         train = recipe_for(self._plan, examples(self._plan)[0], self._plan.seeds[0]).train
         self._metric = train.best_metric
-        direction = "maximize" if train.prefers_higher else "minimize"
+        direction = "maximize" if train.higher_is_better else "minimize"
         self._study = optuna.create_study(direction=direction, pruner=optuna.pruners.MedianPruner())
         self._trials: list[dict[str, Any]] = scheduler.study.trials()
         for trial in self._trials:

@@ -51,7 +51,7 @@ def collect(paths: Sequence[Path]) -> list[System]:
     """The systems in these folders; runs that differ only in the seed are one system.
 
     Raises:
-        HftuneError: A folder holds no run, a run is not complete, or one is named twice.
+        HftuneError: A folder has no run, a run is not complete, or one is named twice.
     """
     if len(paths) == 1 and is_study(paths[0]):
         return of_study(StudyDir.open(paths[0]))
@@ -136,7 +136,7 @@ def item_scores(system: System, split: str, score: Score) -> NDArray[np.float64]
 def training_seconds(metrics: Mapping[str, Any]) -> float:
     """The training time of a run, with the forward pass of a frozen encoder before it."""
     speed = metrics["speed"]
-    return float(speed["train_seconds"]) + float(speed.get("ahead_seconds", 0.0))
+    return float(speed["train_seconds"]) + float(speed.get("feature_seconds", 0.0))
 
 
 def _compared_recipe(run: RunDir) -> Recipe:
@@ -226,7 +226,7 @@ class Selection:
         ties = f"; tied with {', '.join(self.ties)}, which come later in the plan" if self.ties else ""
         return (
             f"{self.setting.name} was selected by its mean validation {self.metric}, {self.mean:.4f} over {seeds}; "
-            f"test played no part in it{ties}"
+            f"test was not used for the selection{ties}"
         )
 
 
@@ -250,7 +250,7 @@ def select(study: StudyDir) -> Selection:
             hint=f"{first['hint']}. Then {again}" if first["hint"] else f"fix that, then {again}",
         )
     train = read_recipe(found[0][1][0]).train
-    sign = 1.0 if train.prefers_higher else -1.0
+    sign = 1.0 if train.higher_is_better else -1.0
     means = [fmean(validation_score(run, train.best_metric) for run in runs) for _, runs in found]
     ranks = [(len(runs) == wanted, sign * mean) for (_, runs), mean in zip(found, means, strict=True)]
     best = ranks.index(max(ranks))

@@ -75,8 +75,8 @@ def csv_text(compared: Compared) -> str:
     """One line per setting, numbers unrounded."""
     axes = list(dict.fromkeys(axis for row in compared.rows for axis in row.values))
     scores = [f"{split}_{part}" for split in compared.splits for part in ("mean", "std", "low", "high")]
-    header = ["setting", *axes, "metric", *scores, "seeds", "trainable", "total", "seconds", "memory_gb"]
-    header += ["collapsed", "selected"]
+    header = ["setting", *axes, "metric", *scores, "seeds", "trainable", "formula", "total", "seconds"]
+    header += ["memory_gb", "collapsed", "selected"]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow([_cell(name) for name in header])
@@ -86,7 +86,8 @@ def csv_text(compared: Compared) -> str:
             found = row.scores.get(split)
             cells += [None] * 4 if found is None else [found.mean, found.std, found.low, found.high]
         seeds = " ".join(map(str, row.seeds))
-        cells += [seeds, row.trainable, row.total, round(row.seconds, 3), row.memory, row.collapsed, row.selected]
+        cells += [seeds, row.trainable, row.formula, row.total, round(row.seconds, 3), row.memory]
+        cells += [row.collapsed, row.selected]
         writer.writerow([_cell(cell) for cell in cells])
     return written.getvalue()
 
@@ -143,7 +144,7 @@ def _cells(row: ComparedSystem, compared: Compared) -> list[str]:
         *scores,
         interval,
         str(len(row.seeds)),
-        f"{row.trainable:,}",
+        f"{row.trainable:,}{f' = {inline(row.formula)}' if row.formula else ''}",
         duration(row.seconds),
         memory_text(row.memory),
     ]
@@ -159,6 +160,8 @@ class PivotTable:
 
     name: str
     """The axis of the columns."""
+    row_name: str
+    """The axis of the rows."""
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[ScoreEstimate | None, ...]], ...]
     """A value of the other axis and its scores; best on validation in the first column first."""
@@ -207,6 +210,7 @@ def pivot_table(compared: Compared) -> PivotTable | None:
         return None
     return PivotTable(
         name=axis_title(axes, across),
+        row_name=axis_title(axes, down),
         columns=tuple(shown(column) for column in columns),
         rows=tuple((shown(name), tuple(found.get((name, column)) for column in columns)) for name in names),
         baselines=tuple(

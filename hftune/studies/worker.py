@@ -134,6 +134,12 @@ class _Inbox:
 
 def serve() -> None:
     """Run jobs until standard input ends."""
+    # One process verifies the saved models of all jobs: a fork of this one, before it has opened or computed anything.
+    with verification_server():
+        _serve()
+
+
+def _serve() -> None:
     # Events keep the original stdout, and file descriptor 1 becomes stderr: also native libraries, which do not know
     # sys.stdout, can then print nothing between the events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -147,12 +153,10 @@ def serve() -> None:
 
     threading.Thread(target=inbox.read, daemon=True).start()
     quiet_libraries()
-    # One process verifies the saved models of all jobs: it imports torch while the first run trains.
-    with verification_server():
-        while (job := inbox.jobs.get()) is not None:
-            outcome = run_job(job, send)
-            inbox.finished += 1
-            send({"outcome": outcome})
+    while (job := inbox.jobs.get()) is not None:
+        outcome = run_job(job, send)
+        inbox.finished += 1
+        send({"outcome": outcome})
 
 
 if __name__ == "__main__":

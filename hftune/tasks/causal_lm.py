@@ -52,7 +52,7 @@ MOST_SECTIONS = 10_000
 class CausalLanguageModel(LanguageModel[TextCorpus]):
     """Pretrain, or train further, any causal language model."""
 
-    usage: ClassVar[str] = "generate text with it: hftune generate {}"
+    usage: ClassVar[str] = "generate text with it: `hftune generate {model}`"
     scores: ClassVar[tuple[str, ...]] = tuple(SCORES["clm"])
 
     def __init__(self, recipe: TaskRecipe) -> None:

@@ -36,8 +36,9 @@ from hftune.evaluation.metrics import (
     refuse_unsuitable,
     scores_in_parts,
 )
-from hftune.models.classifier import Classifier, encode, load_sequence_classifier
+from hftune.models.classifier import Classifier, encode, load_saved_classifier, load_sequence_classifier
 from hftune.models.load import LoadedModel, check_length, load_config, load_tokenizer, refuse_other_head
+from hftune.models.pooling import check_pooling
 from hftune.models.settings import NO_TRUST, ModelSection, Trust
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import ClassifyTask
@@ -98,8 +99,9 @@ class Classification(Task[Splits]):
             super().check_best_metric({*known, *METRICS})
 
     def check_model(self, config: PreTrainedConfig) -> None:
-        """Refuse a GPT from scratch."""
+        """Refuse a GPT from scratch, and a pooling that this architecture can't have."""
         refuse_other_head(self.recipe.model, causal=False)
+        check_pooling(self.recipe.model, config)
 
     def load_data(self) -> Splits:
         """Read, check, split and subset the examples."""
@@ -174,6 +176,11 @@ class Classification(Task[Splits]):
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved model, which has its own labels and lengths."""
         return _probe_outputs(Classifier.load(str(folder), section=saved_section(folder, trust)), rows)
+
+    @classmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The classifier."""
+        return load_saved_classifier(settings.model_copy(update={"model_name_or_path": model}))
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Splits, folder: Path) -> None:
         """Weights, tokenizer and label names: what pipeline() and `hftune predict` load."""

@@ -60,7 +60,7 @@ class Contamination:
         if self.template is None:
             return [
                 "which part of a question is the name is not known, because the questions do not begin or end alike: "
-                "set it when the model is trained, with hftune finetune --set data.template='Where was {} born?'"
+                "set it when the model is trained, with `hftune finetune --set data.template='Where was {} born?'`"
             ]
         found = []
         if self.missing:

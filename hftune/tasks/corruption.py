@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hftune.errors import HftuneError
-from hftune.models.tokenizers import as_text
+from hftune.models.tokenizer_stats import plain_text_kwargs
 from hftune.tasks.settings import SpanTask
 from hftune.tasks.tokens import IDS, Encoded
 
@@ -196,7 +196,7 @@ def encoded(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, **how: Any
     """Texts and their encodings, some at a time."""
     for start in range(0, len(texts), TOGETHER):
         part = list(texts[start : start + TOGETHER])
-        yield part, tokenizer(part, add_special_tokens=False, verbose=False, **how, **as_text(tokenizer))
+        yield part, tokenizer(part, add_special_tokens=False, verbose=False, **how, **plain_text_kwargs(tokenizer))
 
 
 class CorruptedRows(Dataset[dict[str, Any]]):

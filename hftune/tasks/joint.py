@@ -63,8 +63,8 @@ class Joint(Classification):
         if self.active and kind != FullMethod().kind:
             raise HftuneError(
                 f"joint training does not work with method {kind}: {REFUSED.get(kind, ADAPTER)}",
-                hint="use --method full; or train the masked language model first (hftune pretrain --objective mlm), "
-                f"then hftune classify --model RUN --method {kind}",
+                hint="use --method full; or train the masked language model first (`hftune pretrain --objective "
+                f"mlm`), then `hftune classify --model RUN --method {kind}`",
             )
 
     def check_model(self, config: PreTrainedConfig) -> None:

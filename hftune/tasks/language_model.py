@@ -15,7 +15,7 @@ from hftune.errors import HftuneError
 from hftune.models.causal import NextTokenBatches, check_causal, load_causal_lm, load_saved_lm, score_sequences
 from hftune.models.load import LoadedModel, load_tokenizer, max_positions
 from hftune.models.qa import check_marks
-from hftune.models.settings import MASK, MINGPT, NO_TRUST, Trust
+from hftune.models.settings import MASK, MINGPT, NO_TRUST, ModelSection, Trust
 from hftune.models.tokenizers import end_of_text
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.task import Data, Task, saved_section
@@ -58,6 +58,11 @@ class LanguageModel(Task[Data]):
     def build_model(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """A causal language model with the tokenizer's vocabulary."""
         return load_causal_lm(self.recipe.model, tokenizer)
+
+    @classmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The causal language model."""
+        return load_saved_lm(model, settings)[0]
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]

@@ -32,12 +32,13 @@ from hftune.models.masked import (
     check_family,
     fill_statistics,
     load_masked_lm,
+    load_saved_masked_lm,
     padded,
     reload_masked_lm,
     save_masked_lm,
 )
-from hftune.models.settings import NO_TRUST, Trust
-from hftune.models.tokenizers import as_text
+from hftune.models.settings import NO_TRUST, ModelSection, Trust
+from hftune.models.tokenizer_stats import plain_text_kwargs
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import MaskedLines, MlmTask
 from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, Task, TaskRecipe
@@ -53,7 +54,10 @@ STREAM = 0x6D6C6D
 class MaskedLanguageModel(Task[Corpus]):
     """Train a masked language model."""
 
-    usage: ClassVar[str] = "train it further: hftune classify --model {}"
+    usage: ClassVar[str] = (
+        "fine-tune it as a classifier: `hftune classify --model {model} --data NAME|PATH`; or fill masks with it: "
+        "`transformers.pipeline('fill-mask', {folder!r})`"
+    )
     trains_all: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = tuple(SCORES["mlm"])
 
@@ -130,6 +134,11 @@ class MaskedLanguageModel(Task[Corpus]):
     def reload_outputs(folder: Path, rows: list[dict[str, Any]], trust: Trust = NO_TRUST) -> dict[str, Any]:
         """The same from the saved folder."""
         return {"mlm": fill_probe(*reload_masked_lm(folder), rows)}
+
+    @classmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The masked language model."""
+        return load_saved_masked_lm(settings.model_copy(update={"model_name_or_path": model}))
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Corpus, folder: Path) -> None:
         """Weights and tokenizer: what ``fill-mask`` loads."""
@@ -233,7 +242,7 @@ def masking_for(tokenizer: PreTrainedTokenizerBase, probability: float, seed: in
     if tokenizer.mask_token_id is None:
         raise HftuneError(
             f"the tokenizer ({type(tokenizer).__name__}) has no mask token, so no masked language model can be trained",
-            hint="take a BERT or RoBERTa model; GPT-like ones predict the next token: hftune pretrain --objective clm",
+            hint="take a BERT or RoBERTa model; a GPT predicts the next token: `hftune pretrain --objective clm`",
         )
     special = frozenset(tokenizer.all_special_ids)
     ordinary = np.asarray([number for number in range(len(tokenizer)) if number not in special], dtype=np.int64)
@@ -247,7 +256,11 @@ def make_examples(
 
     With ``words``, for whole-word masking, examples have the number of each token's word, from 1; 0 for none.
     """
-    how: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, **as_text(tokenizer)}
+    how: dict[str, Any] = {
+        "return_attention_mask": False,
+        "return_token_type_ids": False,
+        **plain_text_kwargs(tokenizer),
+    }
     if block_size is not None:
         encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False, **how)
         return Encoded.of(_blocks(tokenizer, encoded, block_size, words))

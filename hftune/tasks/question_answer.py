@@ -83,7 +83,7 @@ class QuestionAnswering(LanguageModel[QuestionSplits]):
         """The checkpoint's own; for a model from scratch trained on the corpus, line by line, and the questions."""
         path = data.corpus if self.recipe.model.from_scratch else None
         corpus = [] if path is None else lines_of(path).all_texts()
-        texts = [*corpus, *data.train.questions, *data.train.known]
+        texts = [*corpus, *data.train.questions, *data.train.required_answers]
         return self.check_tokenizer(load_tokenizer(self.recipe.model, texts))
 
     def prepare(self, data: QuestionSplits, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -111,11 +111,16 @@ class QuestionAnswering(LanguageModel[QuestionSplits]):
 
     def baselines(self, data: QuestionSplits, splits: Sequence[str]) -> dict[str, SplitScores]:
         """Always the most frequent training answer."""
-        return constant_baseline(most_frequent_answer(data.train.known), data, splits)
+        return constant_baseline(most_frequent_answer(data.train.required_answers), data, splits)
 
     def probe(self, data: QuestionSplits) -> list[dict[str, Any]]:
         """The first questions of validation."""
         return [{"text": question} for question in data.validation.questions[:PROBE_ROWS]]
+
+    @classmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The causal language model that answers."""
+        return QuestionAnswerer.load(model, settings).model
 
     def outputs(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
@@ -135,10 +140,12 @@ class QuestionAnswering(LanguageModel[QuestionSplits]):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: QuestionSplits, folder: Path
     ) -> None:
         """Weights, code, tokenizer: what pipeline("text-generation") and `hftune predict` load."""
-        lengths = [len(ids) - asked for ids, asked in sequences(tokenizer, data.train.questions, data.train.known)]
+        lengths = [
+            len(ids) - asked for ids, asked in sequences(tokenizer, data.train.questions, data.train.required_answers)
+        ]
         # A limit for answers that never end. A training answer can be one BPE token, where another word of the same
         # length takes one token per byte.
-        spelled = max(len(answer.encode()) for answer in data.train.known) + 1
+        spelled = max(len(answer.encode()) for answer in data.train.required_answers) + 1
         answerer = QuestionAnswerer(model, tokenizer, max(ANSWER_LENGTH_FACTOR * max(lengths), spelled))
         answerer.save(folder, **self.provenance(data.source))
 
@@ -243,7 +250,7 @@ def forced_match(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _tokenize(rows: Questions, tokenizer: PreTrainedTokenizerBase) -> TokenizedRows:
     """Examples whose label is the position where the answer begins; the collator makes token labels of it."""
-    encoded = sequences(tokenizer, rows.questions, rows.known)
+    encoded = sequences(tokenizer, rows.questions, rows.required_answers)
     return TokenizedRows(Encoded.of({"input_ids": ids} for ids, _ in encoded), [asked for _, asked in encoded])
 
 
@@ -324,7 +331,7 @@ def refuse_long(rows: Questions, tokenizer: PreTrainedTokenizerBase, block: int 
 
 def refuse_unknown(data: QuestionSplits, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Report characters that the vocabulary lacks; training answers with one could never be generated."""
-    answers = count_unknown(tokenizer, data.train.known)
+    answers = count_unknown(tokenizer, data.train.required_answers)
     if answers.count:
         raise HftuneError(
             f"{name} has another vocabulary than the training answers of {data.source}: {answers.describe()}",

@@ -17,6 +17,13 @@ BUILT_IN = re.compile(r"\w+")
 """The name of a built-in metric: neither a file nor a repository, so the Hub is not contacted for it."""
 
 
+LENGTH_AND_TOKENIZER = (
+    *("model.block_size", "model.tokenizer_name", "model.tokenizer_type", "model.vocab_size"),
+    "data.documents",
+)
+"""What divides a text into examples and tokens, in other sections than ``task``."""
+
+
 class TaskSettings(Section):
     """What every task has: a score to choose checkpoints by, and the kind of data it reads."""
 
@@ -31,6 +38,9 @@ class TaskSettings(Section):
 
     default_metric: ClassVar[str]
     """The validation metric that selects the best checkpoint unless train.metric_for_best_model names another."""
+
+    item_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings, by dotted key, that decide which tokens are scored; scores are compared only if these are the same."""
 
     kind: str
     baselines: bool = True
@@ -67,6 +77,11 @@ class SpanTask(TaskSettings):
     held_out: ClassVar[float] = 0.0
     """Nothing is held out: a fact can only be learned from the document that has it."""
 
+    item_settings: ClassVar[tuple[str, ...]] = (
+        *(f"task.{name}" for name in ("min_document_length", "max_prefix_ratio", "corruption_rate", "num_spans")),
+        *("task.crop", "task.short_documents", *LENGTH_AND_TOKENIZER),
+    )
+
     kind: Literal["span"] = "span"
     min_document_length: int = Field(default=4, ge=4)
     """Minimum length, in tokens, to which a document is truncated; a shorter one is taken whole."""
@@ -90,6 +105,8 @@ class ClmTask(TaskSettings):
     default_metric: ClassVar[str] = "loss"
     default_model: ClassVar[str] = "scratch:mingpt"
     held_out: ClassVar[float] = 0.02
+
+    item_settings: ClassVar[tuple[str, ...]] = ("task.block_size", "task.stride", *LENGTH_AND_TOKENIZER)
 
     kind: Literal["clm"] = "clm"
     block_size: int | None = Field(default=None, ge=4)
@@ -161,6 +178,11 @@ class MlmTask(MaskedLines):
 
     command: ClassVar[str] = "pretrain"
     default_metric: ClassVar[str] = "perplexity"
+
+    item_settings: ClassVar[tuple[str, ...]] = (
+        *(f"task.{name}" for name in ("mlm_probability", "whole_word_mask", "max_seq_length", "block_size")),
+        *LENGTH_AND_TOKENIZER,
+    )
 
     kind: Literal["mlm"] = "mlm"
     block_size: int | None = Field(default=None, ge=3)

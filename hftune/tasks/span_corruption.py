@@ -54,7 +54,7 @@ GENERATED = 500
 class SpanCorruption(LanguageModel[Corpus]):
     """Pretrain a causal language model on documents with masked spans."""
 
-    usage: ClassVar[str] = "fine-tune it for question answering: hftune finetune --from {}"
+    usage: ClassVar[str] = "fine-tune it for question answering: `hftune finetune --from {model} --data NAME|PATH`"
     marks: ClassVar[bool] = True
     trains_all: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = tuple(SCORES["span"])
@@ -215,7 +215,7 @@ class SpanCorruption(LanguageModel[Corpus]):
 
 def load_documents(task: SpanTask, data: CorpusData) -> Corpus:
     """The documents that span corruption is trained on."""
-    return load_texts(data, shortest=SHORTEST, drop_short=task.short_documents == "drop")
+    return load_texts(data, min_length=SHORTEST, drop_short=task.short_documents == "drop")
 
 
 def _scores(losses: Any, hits: Any, rows: FixedRows) -> dict[str, float]:

@@ -6,6 +6,7 @@ module of a task, not here.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ class Task(ABC, Generic[Data]):
     """One run of one task. Data is the task's own type; the pipeline only passes it on."""
 
     usage: ClassVar[str]
-    """How a model is used that `hftune predict` does not support; {} is the model."""
+    """How a model is used that `hftune predict` does not support; {model} is its name, {folder} where its files are."""
     causal: ClassVar[bool] = False
     """Whether its model predicts the next token."""
     trains_all: ClassVar[bool] = False
@@ -258,14 +259,22 @@ class Task(ABC, Generic[Data]):
     # ---- Using a saved model ----
 
     @classmethod
+    @abstractmethod
+    def load_saved(cls, model: str, settings: ModelSection) -> PreTrainedModel:
+        """The model of a run, a folder or the Hub, in evaluation mode, as transformers users know it."""
+
+    @classmethod
     def predictor(cls, model: str, settings: ModelSection) -> Predictor:
         """Load a saved model and return how it labels or answers texts.
 
         Raises:
             HftuneError: Models of this task do neither.
         """
+        from hftune.models.checkpoint import locate  # imports transformers
+
         raise HftuneError(
-            f"{model} was trained for a task that gives texts no labels and no answers", hint=cls.usage.format(model)
+            f"{model} was trained for a task that gives texts no labels and no answers",
+            hint=cls.usage.format(model=shlex.quote(model), folder=locate(model)),
         )
 
     @classmethod

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hftune.cache import CacheEntry, NewEntry, cache_folder, cache_key, cached, locked, new_entry, read_entry
 from hftune.errors import HftuneError
-from hftune.models.tokenizers import as_text, unknown_token
+from hftune.models.tokenizer_stats import plain_text_kwargs, unknown_token
 
 if TYPE_CHECKING:
     from hftune.data.chunks import Chunk
@@ -250,7 +250,7 @@ def _ids(held: Sequence[Chunk], tokenizer: PreTrainedTokenizerBase, end: int) ->
     if not held:
         return
     # A document can be longer than a chunk: only its last chunk is followed by the end of text.
-    texts, how = [chunk.text for chunk in held], as_text(tokenizer)
+    texts, how = [chunk.text for chunk in held], plain_text_kwargs(tokenizer)
     encoded = tokenizer(texts, add_special_tokens=False, verbose=False, return_attention_mask=False, **how)
     for ids, chunk in zip(encoded["input_ids"], held, strict=True):
         yield [*ids, end] if chunk.ends else ids

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers.utils import is_torch_tf32_available
 
 from hftune.child_process import ISA_VARIABLE
 from hftune.errors import HftuneError, did_you_mean
+from hftune.machine import find_compiler
 from hftune.training.launch import on_cpu
 from hftune.training.settings import DECAY_RATIO, DEFAULT_OPTIM, MUON, STABLE_DECAY, TrainSection
 
@@ -85,7 +85,7 @@ def make_arguments(section: TrainSection, *, checkpoints: Path) -> tuple[Trainin
         "fp16": chosen == "fp16",
         "use_cpu": cpu,
         "torch_compile": section.torch_compile and (not cpu or bool(find_compiler())),
-        "greater_is_better": section.prefers_higher,
+        "greater_is_better": section.higher_is_better,
         "data_seed": section.order_seed,
         "report_to": report_to,
         # Trainer reads neither: the optimizer is made in ``muon``, and a batch that fits is found beforehand.
@@ -144,11 +144,11 @@ def _scheduler(section: TrainSection) -> dict[str, Any] | None:
     settings = dict(section.lr_scheduler_kwargs or {})
     if section.lr_scheduler_type in BY_METRIC:
         # Their own default is that lower is better.
-        mode = "max" if section.prefers_higher else "min"
+        mode = "max" if section.higher_is_better else "min"
         if settings.setdefault("mode", mode) != mode:
             raise HftuneError(
                 f"train.lr_scheduler_kwargs has mode {settings['mode']}, but a "
-                f"{'higher' if section.prefers_higher else 'lower'} {section.best_metric} is better",
+                f"{'higher' if section.higher_is_better else 'lower'} {section.best_metric} is better",
                 hint="leave mode out, or set train.greater_is_better",
             )
     if section.lr_scheduler_type == "greedy":
@@ -242,11 +242,6 @@ def precision_for(precision: str | None, *, cpu: bool, launcher: str = "no") -> 
     if lacking:
         raise HftuneError(f"{source} requests {precision}, but {lacking}", hint=hint)
     return precision
-
-
-def find_compiler() -> str | None:
-    """The path of a C++ compiler, which torch.compile needs for a CPU."""
-    return next((found for name in ("c++", "g++", "clang++", "cl") if (found := shutil.which(name))), None)
 
 
 # ---- the launch ----

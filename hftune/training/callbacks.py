@@ -237,17 +237,20 @@ class ReportProgress(TrainerCallback):  # type: ignore[misc]
         if score is not None and self._began is not None:
             better = self._best is None or (score > self._best[0] if args.greater_is_better else score < self._best[0])
             self._best = (float(score), state.global_step) if better else self._best
-            self.progress.note(self._line(state, float(score), *self._began))
+            self.progress.note(self._line(state, float(score), logs.get(EVALUATION + "loss"), *self._began))
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Evaluations from now on are not part of training."""
         self._began = None
 
-    def _line(self, state: TrainerState, score: float, began: float, first: int) -> str:
+    def _line(self, state: TrainerState, score: float, loss: float | None, began: float, first: int) -> str:
         """Step, loss, validation score, the best so far, and the time left at the speed of this session."""
         name, done = self.metric.replace("_", " "), state.global_step - first
         parts = [f"step {state.global_step:,} of {state.max_steps:,}"]
-        parts += [f"loss {self.facts['loss']:.4f}"] if "loss" in self.facts else []
+        if "loss" in self.facts:
+            parts.append(f"loss {self.facts['loss']:.4f}")
+        elif loss is not None and self.metric != "loss":
+            parts.append(f"validation loss {loss:.4f}")  # evaluated before the first logging step
         parts.append(f"validation {name} {score:.4f}")
         parts += [f"{key.replace('_', ' ')} {self.facts[key]:.4f}" for key in self.facts if key.endswith(AGREEMENT)]
         if self._best is not None:

@@ -34,7 +34,7 @@ OPTIM_ARGS: dict[str, tuple[str, ...]] = {
     "rmsprop": ("momentum", "alpha", "eps", "centered"),
     MUON: ("momentum",),
 }
-"""What an optimizer reads of optim_args; transformers ignores the rest. Those of other packages check their own."""
+"""The optim_args that each optimizer reads; transformers ignores others. Optimizers of other packages check theirs."""
 ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
 WITHOUT_BETAS = ("adafactor", "sgd", "adagrad", "rmsprop")
 SAVE_STEPS = 500
@@ -56,7 +56,7 @@ class Refused(NamedTuple):
 
 
 _LAUNCHER = "the launcher shards the model: accelerate launch --config_file recipes/accelerate/{}.yaml -m hftune …"
-_COMMAND = "what is done is not part of a recipe: it is a flag, --{}, and an argument of hftune.train"
+_COMMAND = "a recipe does not select what is run: use the flag --{0}, or the argument {0} of hftune.train"
 _GATHERED = "metrics are computed over the whole split, in the order of its examples"
 _FP32 = "the saved model is scored in fp32, so that scores do not depend on the device"
 _TRACKIO_SPACE = (
@@ -100,7 +100,7 @@ REFUSED: dict[str, Refused] = {
     "prediction_loss_only": Refused("metrics need predictions; metric_for_best_model: loss selects by loss", False),
     "batch_eval_metrics": Refused(f"{_GATHERED}; eval_accumulation_steps saves memory", False),
     "eval_do_concat_batches": Refused(_GATHERED, True),
-    "eval_use_gather_object": Refused("transformers loses examples of the evaluation that way", False),
+    "eval_use_gather_object": Refused("with it, transformers loses examples of the evaluation", False),
     "include_for_metrics": Refused("metrics read predictions and labels only"),
     # ---- what the task or the launcher knows ----
     "remove_unused_columns": Refused("the task knows which columns its collator reads"),
@@ -138,9 +138,11 @@ class Removed(NamedTuple):
     """A note on the current name."""
 
     def noted(self, value: Any) -> str:
-        """The note for a value: that of a switch names the value that replaces it."""
-        words = self.note.startswith(": ")
-        return f": {self.convert(value)}" if words and self.convert(value) else "" if words else self.note
+        """The note on a flag with this value; for a boolean flag, the value of the setting that replaces it."""
+        if not self.note.startswith(": "):
+            return self.note
+        converted = self.convert(value)
+        return f": {converted}" if converted else ""
 
 
 REMOVED: dict[str, Removed] = {
@@ -210,7 +212,7 @@ class TrainSection(Section):
     eval_steps: Annotated[float | None, Flag(group=TRAINING)] = Field(default=None, gt=0.0)
     """Number of steps between two evaluations; a value below 1 is a ratio of all steps."""
     save_strategy: Literal["epoch", "steps", "best"] | None = None
-    """When to save a checkpoint: same as eval_strategy by default; best saves new best ones only."""
+    """When to save a checkpoint: same as eval_strategy by default; best saves only new best checkpoints."""
     save_steps: float | None = Field(default=None, gt=0.0)
     """Number of steps between two checkpoints: eval_steps by default, or a multiple of it. A new best model is always
     saved."""
@@ -231,7 +233,7 @@ class TrainSection(Section):
     data_seed: int | None = Field(default=None, ge=0, lt=2**32)
     """Seed of the order of the training examples; the same as seed by default."""
     bf16: Annotated[bool | None, Flag(group=TRAINING)] = None
-    """Mixed precision in bf16; by default, on if the GPU has it."""
+    """Mixed precision in bf16; by default, on if there is a GPU that supports it."""
     fp16: bool | None = None
     """Mixed precision in fp16, on a GPU."""
     torch_compile: bool = False
@@ -274,7 +276,7 @@ class TrainSection(Section):
             problems = [f"{key}: {message}. {hint}".strip() for key, message, hint in cls.undeclared(given)]
             if problems:
                 raise ValueError("; ".join(problems))
-            # What is stated as hftune does it anyway is not a setting.
+            # A refused field with the value that hftune uses anyway is dropped: it changes nothing.
             return {key: value for key, value in given.items() if key not in REFUSED}
         return given
 
@@ -327,7 +329,7 @@ class TrainSection(Section):
 
     @field_validator("eval_strategy", "save_strategy", mode="before")
     @classmethod
-    def _not_never(cls, value: Any) -> Any:
+    def _refuse_no(cls, value: Any) -> Any:
         if value == "no":
             raise ValueError("the best checkpoint is selected on validation, so evaluation and saving can't be off")
         return value
@@ -342,7 +344,7 @@ class TrainSection(Section):
         return self
 
     def _conflicts(self) -> Iterator[str]:
-        """A message about each two settings that exclude each other."""
+        """A message about each pair of settings that exclude each other."""
         if self.bf16 and self.fp16:
             yield "bf16 and fp16 exclude each other; set one of them"
         scheduler = self.lr_scheduler_type
@@ -365,7 +367,7 @@ class TrainSection(Section):
             yield f"save_steps is {kept:g} and eval_steps is {every:g}: expected a multiple"
 
     def _without_effect(self) -> Iterator[str]:
-        """A message about each setting that would be accepted and ignored, or that makes a resumed run another one."""
+        """A message about each setting that would have no effect, or with which a resumed run would differ."""
         given, scheduler = self.passed_on, self.lr_scheduler_type
         if scheduler in (CONSTANT, "constant_with_warmup") and self.lr_scheduler_kwargs:
             yield f"lr_scheduler_type {scheduler} takes no lr_scheduler_kwargs"
@@ -403,7 +405,7 @@ class TrainSection(Section):
 
     def _ignored_by_optimizer(self) -> Iterator[str]:
         known, typed = OPTIM_ARGS.get(self.optim), _pairs(self.optim_args)
-        if known is not None:  # those of other packages check their own
+        if known is not None:  # optimizers of other packages check theirs
             if words := [key for key, value in typed.items() if not _is_number(value)]:
                 yield f"optim_args {', '.join(words)} of {self.optim} must be numbers, or true and false"
             if unknown := [key for key in typed if key not in known]:
@@ -426,13 +428,13 @@ class TrainSection(Section):
 
     @property
     def best_metric(self) -> str:
-        """The metric that selects the best checkpoint; a recipe states it."""
+        """``metric_for_best_model``, which is not None in a resolved recipe."""
         assert self.metric_for_best_model is not None, "a recipe fills it in"
         return self.metric_for_best_model
 
     @property
-    def prefers_higher(self) -> bool:
-        """Whether a higher metric_for_best_model is better."""
+    def higher_is_better(self) -> bool:
+        """``greater_is_better``, or its default for the metric."""
         known = self.metric_for_best_model not in LOWER_IS_BETTER
         return known if self.greater_is_better is None else self.greater_is_better
 
@@ -446,14 +448,14 @@ class TrainSection(Section):
 
     @property
     def precision(self) -> str | None:
-        """bf16, fp16 or fp32 as the two switches have it; None leaves the choice to the machine."""
+        """bf16, fp16 or fp32 as ``bf16`` and ``fp16`` request it; None if both are unset and the device decides."""
         if self.bf16 or self.fp16:
             return "bf16" if self.bf16 else "fp16"
         return "fp32" if self.bf16 is False else None
 
     @property
     def order_seed(self) -> int:
-        """The seed of the order of the training examples."""
+        """``data_seed``, or ``seed`` if it is unset: the seed of the order of the training examples."""
         return self.seed if self.data_seed is None else self.data_seed
 
     @property

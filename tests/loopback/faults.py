@@ -49,7 +49,7 @@ class Fault:
     Attributes:
         status: answer with this code and change nothing.
         stall: wait so many seconds, then answer as usual.
-        cut_after: break the connection after so many bytes of the request's body, or of the answer's body
+        cut_after: break the connection after this many bytes of the request's body, or of the answer's body
             when the request has none.
         lose_answer: do what was asked and reset the connection instead of answering.
     """

@@ -1,4 +1,4 @@
-"""The loopback hub's HTTP: reading requests off the socket, doing what the fault plan says, sending answers.
+"""The loopback hub's HTTP: reading requests off the socket, doing what the fault plan demands, sending answers.
 
 tests/loopback_hub.py starts two of these servers over one `Backend`: the hub and the storage of large files.
 """
@@ -52,7 +52,7 @@ class Backend:
 
 
 def ranged(reply: Reply, wanted: str | None) -> Reply:
-    """The part of a file that a Range header asks for."""
+    """The part of a file that a Range header requests."""
     if wanted is None or reply.status != 200 or "Accept-Ranges" not in reply.headers:
         return reply
     size = len(reply.body)

@@ -160,7 +160,7 @@ class Repo:
         return self.repo_id if self.kind == "model" else f"{self.kind}s/{self.repo_id}"
 
     def resolve(self, revision: str) -> Commit | None:
-        """The commit that a branch name, refs/heads/name, refs/pr/number or commit hash stands for."""
+        """The commit that a branch name, refs/heads/name, refs/pr/number or commit hash means."""
         return self.branches.get(revision.removeprefix("refs/heads/")) or self.commits.get(revision)
 
     def commit(self, branch: str, files: Mapping[str, Blob], title: str, message: str, author: str) -> Commit:

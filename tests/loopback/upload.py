@@ -37,7 +37,7 @@ def create_repo(call: Call) -> Reply:
     repo = call.store.repos.get((kind, repo_id)) or Repo(repo_id, kind, private=wanted.get("visibility") == "private")
     call.store.repos[kind, repo_id] = repo
     made = {"url": f"{call.addresses.hub}/{repo.url_path}", "name": repo_id, "id": repo_id}
-    # The address comes with the refusal too: the client reads it there when it was told exist_ok.
+    # The address comes with the refusal too: the client reads it there with exist_ok.
     return json_reply({"error": f"You already created this {kind} repo", **made}, 409) if taken else json_reply(made)
 
 

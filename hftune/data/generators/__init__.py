@@ -37,7 +37,7 @@ def words_of(module: str) -> SimpleNamespace:
 
 
 def distinct(draw: Callable[[], Row], key: Callable[[Row], Hashable]) -> Iterator[Row]:
-    """Rows without end; one whose key was drawn before is drawn again, so that no text is in two splits."""
+    """An endless iterator of rows; one whose key occurred before is skipped, so that no text is in two splits."""
     seen: set[Hashable] = set()
     while True:
         row = draw()

@@ -48,7 +48,11 @@ class Person:
 
 
 def _deal_places(rng: Random, count: int) -> list[str]:
-    """A place for each of `count` people: London for one in twenty, in every twenty, the others evenly."""
+    """A birth place for each of `count` people.
+
+    Exactly one person in each block of twenty was born in London, so that always answering London scores about 5 % on
+    every split, as on the real data. The other places are dealt from a shuffled deck, so that all occur equally often.
+    """
     london, *others = words.PLACES
     places: list[str] = []
     deck: list[str] = []

@@ -1,70 +1,70 @@
 """Generated yes/no questions over short passages, in the jsonl format of BoolQ (question, title, passage, answer).
 
-The question and its answer are drawn before the passage is written to fit them, so the question alone gives no hint.
-The words of the question can occur in the passage and the answer still be no: the fact is denied, true of the past, or
-about another place.
+A passage states two or three facts about one invented thing, and the question asks about one of them, usually in other
+words than the passage: the answer follows for those who know what the words mean. The opposite can be in the passage
+too, denied or outdated. Some questions are answered with yes more often than others. The words are in boolq_mini.toml.
 """
 
 import json
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from . import distinct, words_of, write_lines
 
 SIZES = {"train": 4000, "dev": 800}
-YES = 0.62
-"""The share of yes, as in BoolQ."""
-USUAL = 0.85
-"""The share of questions about the first word of a pair."""
-RIVAL = 0.35
-"""The share of passages with the same kind of fact about another thing."""
+CLAIMED = 0.2
+"""The share of facts that are stated together with a wrong claim of the opposite."""
+NOISE = 0.05
+"""The share of answers that are wrong."""
+
+FACTS = (2, 2, 2, 3)
+"""How many facts a passage states."""
 
 words = words_of(__file__)
 
 
-def _opposite(value: str) -> str:
-    pairs: list[str] = words.PAIRS
-    first, second = next(pair.split() for pair in pairs if value in pair.split())
-    return second if value == first else first
+def _name(rng: Random) -> str:
+    root, ending = rng.choice(words.ROOTS), rng.choice(words.ENDINGS)
+    return f"{root}{ending[1:] if root[-1] == ending[0] else ending}"
 
 
-def _say(frame: str, noun: str, value: str, **names: str) -> str:
-    """Fill a frame with a thing and a word for it; {w} becomes the opposite word, {a} the word with its article."""
-    article = "an" if value[0] in "aeiou" else "a"
-    return frame.format(n=noun, v=value, w=_opposite(value), a=f"{article} {value}", **names)
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + ("" if text[-1] == "." else ".")
 
 
-def _facts(rng: Random, noun: str, truth: str, other_nouns: list[str], other_place: str) -> list[str]:
-    """The facts about the thing in the question, and those that could be mistaken for them."""
-    draw = rng.random()
-    frames = words.FACTS if draw < 0.75 else words.DENIALS if draw < 0.9 else words.CHANGES
-    facts = [_say(rng.choice(frames), noun, truth)]
-    if rng.random() < RIVAL:
-        facts.append(_say(rng.choice(words.FACTS), other_nouns.pop(), rng.choice((truth, _opposite(truth)))))
-    if rng.random() < 0.1:
-        facts.append(_say(rng.choice(words.ELSEWHERE), noun, _opposite(truth), o=other_place))
-    return facts
+def _state(rng: Random, fact: dict[str, Any], answer: bool, slots: dict[str, str]) -> str:
+    """What the passage says about a fact, in one sentence or with the opposite as a wrong claim."""
+    truth, opposite = (rng.choice(fact["yes" if side else "no"]) for side in (answer, not answer))
+    slots = slots | {"y": str(rng.randint(1790, 2009)), "c": str(rng.randint(3, 90))}
+    if rng.random() >= CLAIMED:
+        return _sentence(truth.format(**slots))
+    return _sentence(rng.choice(words.CLAIMS).format(f=opposite, g=truth, y=slots["y"]).format(**slots))
 
 
 def write_example(rng: Random) -> dict[str, str | bool]:
-    """One row: the question first, then the answer, then a passage for both."""
-    noun, *other_nouns = rng.sample(words.NOUNS, 4)
-    asked, *other_pairs = rng.sample(words.PAIRS, rng.choice((2, 3)))
-    value = asked.split()[rng.random() >= USUAL]
-    answer = rng.random() < YES
-    title, place, region = rng.sample(words.NAMES, 3)
-
-    facts = _facts(rng, noun, value if answer else _opposite(value), other_nouns, place)
-    for pair in other_pairs:
-        facts.append(_say(rng.choice(words.FACTS), other_nouns.pop(), rng.choice(pair.split())))
-    names = {"t": title, "o": place, "r": region, "k": rng.choice(words.KINDS), "j": rng.choice(words.JOBS)}
-    if rng.random() < 0.3:
-        facts.append(rng.choice(words.ASIDES).format(**names))
+    """One row: a thing, facts about it, and a question about one of them."""
+    domain = rng.choice(words.DOMAINS)
+    kind, name, place = rng.choice(domain["kinds"]), _name(rng), _name(rng)
+    title = f"{name} {kind}"
+    slots = {"s": f"the {title}", "t": title, "o": place, "k": kind}
+    numbers = {"y": str(rng.randint(1790, 2009)), "c": str(rng.randint(3, 90))}
+    asked, *others = rng.sample(domain["facts"], rng.choice(FACTS))
+    answer = rng.random() < asked["share"]
+    facts = [_state(rng, asked, answer, slots)]
+    facts += [_state(rng, fact, rng.random() < fact["share"], slots) for fact in others]
+    if rng.random() < 0.6:
+        facts.append(_sentence(rng.choice(words.ASIDES).format(**slots, **numbers)))
     rng.shuffle(facts)
-    opening = rng.choice(words.OPENINGS).format(**names)
-    question = _say(rng.choice(words.QUESTIONS), noun, value, t=title).lower()
-    return {"question": question, "title": title, "passage": " ".join([opening, *facts]), "answer": answer}
+    opening = _sentence(rng.choice(domain["openings"]).format(**slots, **numbers))
+    question = rng.choice(asked["ask"]).format(**slots).lower()
+    return {
+        "question": question,
+        "title": title,
+        "passage": " ".join([opening, *facts]),
+        "answer": answer != (rng.random() < NOISE),
+    }
 
 
 def write_files(folder: Path, seed: int) -> None:

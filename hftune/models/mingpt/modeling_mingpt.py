@@ -76,8 +76,8 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc]
 
     def forward(self, x: Tensor, layout: Layout, want_weights: bool) -> tuple[Tensor, Tensor | None]:
         """[B, T, C] → [B, T, C], and attention weights [B, H, T, S] on request."""
-        # The norms are inside the branches, as in GPT-2: the residual stream itself is never rescaled: gradients keep
-        # their size from the last layer to the first (Xiong et al. 2020, arXiv:2002.04745).
+        # Pre-norm, as in GPT-2: the residual stream itself is never rescaled, so gradients keep their size from the
+        # last layer to the first (Xiong et al. 2020, arXiv:2002.04745).
         mixed, weights = self.attention(self.attention_norm(x), layout, want_weights)
         x = x + mixed
         return x + self.mlp(self.mlp_norm(x)), weights
