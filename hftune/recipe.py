@@ -191,7 +191,6 @@ class Recipe(BaseRecipe):
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
         if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
-<<<<<<< HEAD
         if isinstance(self.task, DistillTask) and isinstance(self.data, JointData):
             if self.data.line_by_line is not None or self.data.block_size is not None:
                 raise ValueError(
@@ -200,7 +199,6 @@ class Recipe(BaseRecipe):
                 )
             if self.data.unlabeled is None and self.data.max_unlabeled_samples is not None:
                 raise ValueError("data.max_unlabeled_samples does nothing without data.unlabeled")
-=======
         if model.pooling != "auto" and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"model.pooling is for classifiers; task.kind is {self.task.kind}")
         first_token_only = self.train.cls_only_last_layer and "cls_only_last_layer" in self.train.model_fields_set
@@ -209,7 +207,6 @@ class Recipe(BaseRecipe):
                 f"train.cls_only_last_layer computes the first token only; model.pooling {model.pooling} reads all "
                 "of them. Leave one of the two out, or set cls_only_last_layer to false"
             )
->>>>>>> main
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self

@@ -306,12 +306,8 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
-<<<<<<< HEAD
+            # The options depend on other arguments, such as --objective, which click has not parsed yet at this point.
             kinds = self.help_kinds
-=======
-            # The options of `hftune pretrain` depend on --objective, which click has not parsed yet at this point.
-            kinds = {kind: kind for kind in ("span", "clm", "mlm")} if self.task is None else {}
->>>>>>> main
             asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
             self.help_task = asked[-1] if asked else self.help_task
             print(self._help(ctx, everything="--help-all" in args))

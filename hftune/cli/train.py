@@ -167,13 +167,8 @@ def _task_of_objective(values: Mapping[str, Any], given: Given) -> str:
     return _objective(values["objective"], values["recipe"], _recipe_of_resumed(values))
 
 
-<<<<<<< HEAD
 @training_command(task=_task_of_objective, help_task="span", help_kinds={kind: kind for kind in OBJECTIVES})
-def pretrain(typed: Typed, objective: Objective = None) -> None:
-=======
-@training_command(task=_task_of_objective, help_task="span")
 def pretrain(arguments: ParsedArguments, objective: Objective = None) -> None:
->>>>>>> main
     """Train a language model on plain text, from scratch or from a checkpoint.
 
     `hftune finetune --from RUN` then fine-tunes it to answer questions about that text.
@@ -235,30 +230,19 @@ def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
     return task.kind
 
 
-<<<<<<< HEAD
 @training_command(task=_task_of_distillation, help_task=LABELED, help_kinds={"--corpus": GENERAL})
-def distill(typed: Typed) -> None:
-    """Distill a smaller model from a teacher: a classifier (--data), or an encoder on plain text (--corpus).
-=======
-@training_command(task=_task_of_distillation, help_task=GENERAL)
 def distill(arguments: ParsedArguments) -> None:
-    """Distill a smaller encoder from a teacher on plain text.
->>>>>>> main
+    """Distill a smaller model from a teacher: a classifier (--data), or an encoder on plain text (--corpus).
 
     A classifier learns from the labels and from the teacher's probabilities, which unlabeled text (--unlabeled) gets
     too. An encoder learns to give words and texts the teacher's vectors, and to fill in masked words; `hftune classify
     --model RUN` or `hftune joint --model RUN` then fine-tunes it.
     """
-<<<<<<< HEAD
-    if typed.task == GENERAL:  # its recipe suits other models
-        default = DISTILL[GENERAL] if typed.data is None else None
-        run_training(typed, recipe=typed.recipe, default=default, suits_all=True)
+    if arguments.task == GENERAL:  # its recipe suits other models
+        default = DISTILL[GENERAL] if arguments.data is None else None
+        run_training(arguments, recipe=arguments.recipe, default=default, suits_all=True)
     else:
-        run_training(typed, recipe=typed.recipe, default=DISTILL[LABELED])
-=======
-    default = DISTILL if arguments.data is None else None
-    run_training(arguments, recipe=arguments.recipe, default=default, suits_all=True)
->>>>>>> main
+        run_training(arguments, recipe=arguments.recipe, default=DISTILL[LABELED])
 
 
 # ---- shared ----

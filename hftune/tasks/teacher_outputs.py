@@ -293,7 +293,7 @@ class StoredLogits:
 def stored_logits(
     teacher: ClassifierTeacher, splits: Mapping[str, Texts], progress: ProgressReporter
 ) -> dict[str, StoredLogits]:
-    """A teacher's logits for some splits, from the cache or computed now; the main process computes them first.
+    """A teacher's logits for some splits, from the cache or computed now.
 
     Raises:
         HftuneError: The disk or the cache has no room for them.
@@ -307,11 +307,10 @@ def stored_logits(
         ]
         cut = [texts.rows(part) for part in parts]
         shards[name] = {_key(teacher.fingerprint, (*part.texts, "", *(part.pairs or ()))): part for part in cut}
-    with main_first():
-        _refuse_too_large({key: size * len(part.texts) for cut in shards.values() for key, part in cut.items()})
-        return {
-            name: StoredLogits(_logit_entries(teacher, cut, progress, name), together) for name, cut in shards.items()
-        }
+    # Each process looks them up, and the lock of a shard lets one of them compute it. Without waiting for each other:
+    # at the end of a run the main process scores alone.
+    _refuse_too_large({key: size * len(part.texts) for cut in shards.values() for key, part in cut.items()})
+    return {name: StoredLogits(_logit_entries(teacher, cut, progress, name), together) for name, cut in shards.items()}
 
 
 def _logit_entries(
