@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -220,7 +219,7 @@ def _command(
     ]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     fixed = None if callable(task) else task
-    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed, "help_kinds": help_kinds or {}}
+    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed, "help_kinds": help_kinds}
     vars(called)["__signature__"] = inspect.Signature(parameters)
     vars(called)["command_class"] = type("SettingsOfTask", (SettingsCommand,), attributes)
     return called
@@ -274,7 +273,7 @@ class SettingsCommand(TyperCommand):
 
     task: str | None = None
     help_task: str | None = None
-    help_kinds: Mapping[str, str] = MappingProxyType({})
+    help_kinds: Mapping[str, str] | None = None
     takes: Collection[str] = SECTIONS
 
     @property
@@ -306,10 +305,9 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
-            # The options depend on other arguments, such as --objective, which click has not parsed yet at this point.
-            kinds = self.help_kinds
-            asked = [kinds[arg.partition("=")[2] or arg] for arg in args if (arg.partition("=")[2] or arg) in kinds]
-            self.help_task = asked[-1] if asked else self.help_task
+            # The options depend on other arguments, which click has not parsed yet: on --objective, for example.
+            for arg in args:
+                self.help_task = (self.help_kinds or {}).get(arg.partition("=")[2] or arg, self.help_task)
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
         # Settings are not options of click: which ones exist depends on the task, which may itself be an option.
