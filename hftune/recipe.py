@@ -22,7 +22,7 @@ from hftune.methods import METHODS, FullMethod, MethodSection
 from hftune.models.settings import ModelSection
 from hftune.runs.directory import RunDir
 from hftune.runs.group import MOVED, moved_path
-from hftune.tasks.settings import ClassifyTask, TaskSection, TaskSettings
+from hftune.tasks.settings import ClassifyTask, MaskedLines, TaskSection, TaskSettings
 from hftune.training.settings import MUON, TrainSection
 
 logger = logging.getLogger(__name__)
@@ -179,8 +179,9 @@ class Recipe(BaseRecipe):
         brought = model.tokenizer_name or (None if scratch else name)
         if isinstance(self.data, QuestionData) and self.data.corpus is not None and brought is not None:
             raise ValueError(f"data.corpus is for the tokenizer of a model from scratch; {brought} has its own")
-        if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and self.task.kind != "mlm":
-            raise ValueError("data.documents labeled, the texts of labeled examples, is for task.kind mlm")
+        masked = isinstance(self.task, MaskedLines)
+        if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and not masked:
+            raise ValueError("data.documents labeled, the texts of labeled examples, is for masked language models")
         if (
             not self.hub.pushes
             and self.hub.model_copy(update={"push_to_hub": None, "hub_model_id": None}) != HubSection()

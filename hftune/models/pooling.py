@@ -45,7 +45,7 @@ class Pooling:
     """Why ``auto`` could not use what it found."""
 
     def notes(self) -> tuple[str, ...]:
-        """What the user is told; nothing about what was asked for."""
+        """Notes for the user; a pooling that the recipe names needs none."""
         if self.kind is None or self.source == RECIPE:
             return (self.note,) if self.note else ()
         return (f"pooling: {self.kind} ({self.source})",)
