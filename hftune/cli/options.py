@@ -168,8 +168,7 @@ def training_command(
 
     Args:
         task: The kind of task whose settings are options, or a function that finds it.
-        help_task: The kind of task whose settings its help shows, if ``task`` is not fixed.
-        help_kinds: Arguments next to ``--help`` that choose another kind.
+        help_task, help_kinds: The kind whose settings its help shows, if ``task`` is not fixed; others, by argument.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -305,8 +304,7 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
-            # The options depend on other arguments, which click has not parsed yet: on --objective, for example.
-            for arg in args:
+            for arg in args:  # not parsed yet
                 self.help_task = (self.help_kinds or {}).get(arg.partition("=")[2] or arg, self.help_task)
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
