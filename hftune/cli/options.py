@@ -168,13 +168,14 @@ def training_command(
 
     Args:
         task: The kind of task whose settings are options, or a function that finds it.
-        help_task, help_kinds: The kind whose settings its help shows, if ``task`` is not fixed; others, by argument.
+        help_task: The kind of task whose settings its help shows, if ``task`` is not fixed.
+        help_kinds: Other kinds by the argument that chooses them.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(given: Given, values: dict[str, Any]) -> None:
-            where = _where_to_resume(given.get(RESUME_FROM), values["resume"], values["output"])
-            values["resume"], values["output"] = where
+            resume, output = values["resume"], values["output"]
+            values["resume"], values["output"] = _where_to_resume(given.get(RESUME_FROM), resume, output)
             kind = _kind(task, values, given)
             assert kind is not None, "a command that trains has a task"
             shared = {name: values.pop(name) for name in SHARED}
@@ -218,7 +219,7 @@ def _command(
     ]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     fixed = None if callable(task) else task
-    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed, "help_kinds": help_kinds}
+    attributes = {"task": fixed, "takes": takes, "help_task": help_task or fixed, "help_kinds": help_kinds or {}}
     vars(called)["__signature__"] = inspect.Signature(parameters)
     vars(called)["command_class"] = type("SettingsOfTask", (SettingsCommand,), attributes)
     return called
@@ -272,7 +273,7 @@ class SettingsCommand(TyperCommand):
 
     task: str | None = None
     help_task: str | None = None
-    help_kinds: Mapping[str, str] | None = None
+    help_kinds: Mapping[str, str]
     takes: Collection[str] = SECTIONS
 
     @property
@@ -305,7 +306,7 @@ class SettingsCommand(TyperCommand):
         """Remove the settings from the arguments, and let click parse the rest."""
         if any(arg in ("-h", "--help", "--help-all") for arg in args):
             for arg in args:  # not parsed yet
-                self.help_task = (self.help_kinds or {}).get(arg.partition("=")[2] or arg, self.help_task)
+                self.help_task = self.help_kinds.get(arg.partition("=")[2] or arg, self.help_task)
             print(self._help(ctx, everything="--help-all" in args))
             ctx.exit()
         # Settings are not options of click: which ones exist depends on the task, which may itself be an option.
