@@ -76,8 +76,7 @@ def _refuse_existing(output: Path | None) -> Path | None:
 
 NEW_FILE = {"callback": _refuse_existing}
 """Arguments of an option whose file must not exist yet."""
-_JSONL = "Write jsonl to this file, not to the terminal."
-OutputFile = Annotated[Path | None, option(RUN, "FILE", _JSONL, "--output", "-o", **NEW_FILE)]
+OutputFile = Annotated[Path | None, option(RUN, "FILE", "Write jsonl to this file.", "--output", "-o", **NEW_FILE)]
 SHARED: dict[str, tuple[Any, bool | None]] = {
     "recipe": (RecipeName, None),
     "seeds": (Seeds, None),
