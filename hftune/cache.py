@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 GIGABYTE = 10**9
 DEFAULT_LIMIT_GB = 20.0
-KINDS = ("blocks", "features", "machine", "rows", "tokens", "vocabularies")
+KINDS = ("blocks", "features", "machine", "rows", "teacher", "tokens", "vocabularies")
 FORMAT = 1
 """Part of every key: changes when the layout of entries changes."""
 INDEX = "entry.json"

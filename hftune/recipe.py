@@ -22,7 +22,7 @@ from hftune.methods import METHODS, FullMethod, MethodSection
 from hftune.models.settings import ModelSection
 from hftune.runs.directory import RunDir
 from hftune.runs.group import MOVED, moved_path
-from hftune.tasks.settings import ClassifyTask, TaskSection, TaskSettings
+from hftune.tasks.settings import ClassifyTask, MaskedLines, TaskSection, TaskSettings
 from hftune.training.settings import MUON, TrainSection
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ PRETRAINED_EPOCHS = 3.0
 SCRATCH_EPOCHS = 8.0
 MUON_SCRATCH_LEARNING_RATE = 4e-3
 """For models from scratch with Muon. Pretrained ones use the method's default: Muon's steps are as large as AdamW's."""
+ALL_TOKENS = ("mean", "max")
+"""Poolings that read every token, so that the last layer has to compute all of them."""
 TYPED = "from a flag or override"
 BY_METHOD = "by_method"
 """The key of a recipe file with settings per method; those of the method that is used apply."""
@@ -177,8 +179,9 @@ class Recipe(BaseRecipe):
         brought = model.tokenizer_name or (None if scratch else name)
         if isinstance(self.data, QuestionData) and self.data.corpus is not None and brought is not None:
             raise ValueError(f"data.corpus is for the tokenizer of a model from scratch; {brought} has its own")
-        if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and self.task.kind != "mlm":
-            raise ValueError("data.documents labeled, the texts of labeled examples, is for task.kind mlm")
+        masked = isinstance(self.task, MaskedLines)
+        if isinstance(self.data, CorpusData) and self.data.documents == "labeled" and not masked:
+            raise ValueError("data.documents labeled, the texts of labeled examples, is for masked language models")
         if (
             not self.hub.pushes
             and self.hub.model_copy(update={"push_to_hub": None, "hub_model_id": None}) != HubSection()
@@ -188,13 +191,21 @@ class Recipe(BaseRecipe):
             raise ValueError(f"train.optim muon is for method.kind full; {self.method.kind} trains no whole matrix")
         if "neftune_noise_alpha" in self.train.passed_on and not self.method.trains_embeddings_path:
             raise ValueError(f"train.neftune_noise_alpha perturbs word embeddings; it can't with {self.method.kind}")
+        if model.pooling != "auto" and not isinstance(self.task, ClassifyTask):
+            raise ValueError(f"model.pooling is for classifiers; task.kind is {self.task.kind}")
+        first_token_only = self.train.cls_only_last_layer and "cls_only_last_layer" in self.train.model_fields_set
+        if model.pooling in ALL_TOKENS and first_token_only:
+            raise ValueError(
+                f"train.cls_only_last_layer computes the first token only; model.pooling {model.pooling} reads all "
+                "of them. Leave one of the two out, or set cls_only_last_layer to false"
+            )
         if self.train.label_smoothing_factor and not isinstance(self.task, ClassifyTask):
             raise ValueError(f"train.label_smoothing_factor is for classifiers; task.kind is {self.task.kind}")
         return self
 
     @model_validator(mode="after")
     def _fill_what_depends_on_other_sections(self) -> Recipe:
-        """Learning rate, epochs and metric depend on task, method and model; a resolved recipe states them."""
+        """Some settings of train depend on task, method and model; a resolved recipe states them."""
         scratch, method = self.model.from_scratch, self.method
         filled: dict[str, Any] = {}
         if self.train.learning_rate is None:
@@ -205,6 +216,8 @@ class Recipe(BaseRecipe):
             filled["num_train_epochs"] = SCRATCH_EPOCHS if scratch else PRETRAINED_EPOCHS
         if self.train.metric_for_best_model is None:
             filled["metric_for_best_model"] = self.task.default_metric
+        if self.model.pooling in ALL_TOKENS and self.train.cls_only_last_layer:
+            filled["cls_only_last_layer"] = False
         # The model is frozen for its users; here it is still being made.
         if filled:
             object.__setattr__(self, "train", self.train.model_copy(update=filled))

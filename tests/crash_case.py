@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from tiny import rows, write_csv
+from tiny_teacher import write_teacher
 from training_case import SignalAt
 
 from hftune.errors import Interrupted
@@ -51,10 +52,16 @@ TASKS: dict[str, dict[str, Any]] = {
     "classify": {"data.dataset_name": "labeled", "data.max_seq_length": 16, **BERT},
     "joint": {"data.dataset_name": "labeled", "data.max_seq_length": 16, "data.unlabeled": "lines.txt", **BERT},
     "mlm": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_seq_length": 16, **BERT},
+    "distill_encoder": {
+        **{"data.corpus": "lines.txt", "data.validation_size": 0.2, "task.max_seq_length": 16},
+        **{"task.teacher": "teacher", "task.max_words": 6, **BERT},
+    },
     "span": {"data.corpus": "lines.txt", "data.validation_size": 0.2, "model.block_size": 32, **GPT},
     "clm": {"data.corpus": "text", "model.block_size": 16, "model.vocab_size": 300, "task.max_new_tokens": 4, **GPT},
     "answer": {"data.dataset_name": "questions", "model.block_size": 48, **GPT},
 }
+PATHS = ("data.dataset_name", "data.corpus", "data.unlabeled", "task.teacher")
+"""Settings that name what ``write_data`` writes."""
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
     "muon": {"train.optim": "muon"},
@@ -88,6 +95,7 @@ def write_data(home: Path) -> Path:
     for seed, split in enumerate(("train", "validation", "test")):
         write_csv(home / "labeled" / f"{split}.csv", list(rows(43 if seed == 0 else 16, seed)), ("label", "text"))
     (home / "lines.txt").write_text("\n".join(sentences(54, 1)) + "\n")
+    write_teacher(home / "teacher")
     (home / "text").mkdir()
     for split, count in (("train", 80), ("valid", 20), ("test", 20)):
         (home / "text" / f"{split}.txt").write_text("\n".join(sentences(count, len(split))) + "\n")
@@ -101,7 +109,7 @@ def write_data(home: Path) -> Path:
 
 def recipe(home: Path, task: str, method: str = "full", **changes: Any) -> Recipe:
     settings = {**TASKS[task], **TRAINING, **METHODS[method], **changes}
-    for key in ("data.dataset_name", "data.corpus", "data.unlabeled"):
+    for key in PATHS:
         if key in settings:
             settings[key] = str(home / settings[key])
     if "data.corpus" in settings:

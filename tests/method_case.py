@@ -33,6 +33,7 @@ from hftune.files import read_jsonl
 from hftune.methods import METHODS, Method
 from hftune.methods.applied import Applied
 from hftune.models.classifier import Classifier
+from hftune.models.pooling import with_pooling
 from hftune.models.settings import ModelSection
 from hftune.pipeline.precompute import precompute
 from hftune.progress import ProgressReporter
@@ -59,7 +60,10 @@ SHAPE: dict[str, Any] = {
 
 
 def config(architecture: str, **more: Any) -> PreTrainedConfig:
-    """A configuration of two layers, sixteen wide."""
+    """A configuration of two layers, sixteen wide; bert-mean is a BERT with mean pooling."""
+    if "-mean" in architecture or "-max" in architecture:
+        encoder, _, pooling = architecture.rpartition("-")
+        return with_pooling(config(encoder, **more), pooling)
     shape = {**SHAPE, "id2label": dict(enumerate(NAMES)), "label2id": {name: i for i, name in enumerate(NAMES)}, **more}
     wide = {"initializer_range": 0.3}  # so that logits differ by more than rounding
     if architecture == "distilbert":

@@ -29,13 +29,14 @@ WORDS = {
     "classify": ("task classify",),
     "joint": ("task joint", "joint training"),
     "mlm": ("task mlm",),
+    "distill_encoder": ("task distill_encoder",),
     "span": ("task span",),
     "clm": ("task clm", "language models"),
     "answer": ("task answer",),
 }
 """How a message names a task."""
 PEFT_TYPE = "LOHA"
-CLASSIFIERS, ENCODERS = ("classify", "joint"), ("mlm", "joint")
+CLASSIFIERS, ENCODERS = ("classify", "joint"), ("mlm", "joint", "distill_encoder")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 CAUSAL = ("gpt2", "mingpt")
 
@@ -56,14 +57,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return paths
 
 
-def request(task: str, data: str, model: str, method: str) -> dict[str, Any]:
+def request(task: str, data: str, model: str, method: str, teacher: str = "teacher") -> dict[str, Any]:
     values = {"task.kind": task, "data.kind": data, "model.model_name_or_path": model, "method.kind": method}
+    values |= {"task.teacher": teacher} if task == "distill_encoder" else {}
     return values | ({"method.peft_type": PEFT_TYPE} if method == "peft" else {})
 
 
-def resolve(task: str, data: str, model: str, method: str) -> Recipe:
+def resolve(task: str, data: str, model: str, method: str, teacher: str) -> Recipe:
     """The recipe, checked as ``train`` checks it before it reads any data."""
-    recipe = load_recipe(None, request(task, data, model, method))
+    recipe = load_recipe(None, request(task, data, model, method, teacher))
     task_class(task)(recipe).check_request()
     return recipe
 
@@ -97,7 +99,7 @@ def test_every_task_method_and_model_fit_or_are_refused(checkpoints: dict[str, s
     for task, model, method in product(TASKS, MODELS, METHODS):
         data = str(Recipe.default_kind("data", task))
         try:
-            recipe = resolve(task, data, checkpoints.get(model, model), method)
+            recipe = resolve(task, data, checkpoints.get(model, model), method, checkpoints["bert"])
         except HftuneError as error:
             cell, reported = (task, model, method), names(error.message, task, data, model, method)
             assert len(reported) >= 2, f"{cell}: {error.message}"

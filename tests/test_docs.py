@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 PATTERNS = ("*.md", "docs/*.md", "data/*/README.md", "benchmarks/*.md", "recipes/**/*.yaml", "recipes/**/*.sbatch")
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern) if page.name != "CHANGELOG.md")
 """Documents of today; the CHANGELOG has the names of its time."""
-TRAINS = ("train", "classify", "joint", "pretrain", "finetune", "boolq")
+TRAINS = ("train", "classify", "joint", "pretrain", "finetune", "distill", "boolq")
 OTHER_TOOLS = {
     *("--cpu", "--multi_gpu", "--num_processes", "--num_machines", "--config_file", "--machine_rank"),
     *("--main_process_ip", "--nproc_per_node", "--kill-on-bad-exit", "--requeue", "--signal", "--nodes"),

@@ -227,7 +227,7 @@ def test_glue_is_found_on_the_hub_or_in_a_folder(tmp_path: Path) -> None:
 # ---- help ----
 
 
-@pytest.mark.parametrize("command", ["classify", "joint", "boolq", "pretrain", "finetune", "train", "sweep"])
+@pytest.mark.parametrize("command", ["classify", "joint", "boolq", "pretrain", "finetune", "distill", "train", "sweep"])
 def test_help_is_short_and_help_all_is_complete(hftune: Hftune, command: str) -> None:
     code, short, _ = hftune(command, "--help")
     assert code == 0

@@ -15,6 +15,7 @@ import tiny
 from facts import mentions
 from launch_case import CONFIG, TWO, assert_same_course, history, launch, launch_jobs
 from safetensors.torch import load_file
+from tiny_teacher import write_teacher
 from training_case import same
 
 from hftune.files import read_json
@@ -39,6 +40,7 @@ TASKS = {
     "head": ("classify", "--data", "data", "--method", "head", *BERT),
     "joint": ("joint", "--data", "data", "--unlabeled", "more.txt", *BERT),
     "mlm": ("pretrain", "--objective", "mlm", "--corpus", "more.txt", *BERT[:2], *BERT[4:]),
+    "distill": ("distill", "--teacher", "teacher", "--corpus", "more.txt", *BERT[:2], *BERT[4:]),
     "span": ("pretrain", "--objective", "span", "--corpus", "more.txt", *GPT),
     "clm": ("pretrain", "--objective", "clm", "--corpus", "more.txt", *GPT, "--set", "task.block_size=16"),
     "finetune": ("finetune", "--from", "span-1", "--data", "people"),
@@ -57,6 +59,7 @@ def lay_out(folder: Path) -> None:
     tiny.write_csv(folder / "data/train.csv", list(tiny.rows(41, 0)), ("label", "text"))
     lines = [f"{text}, quite" for _, text in tiny.rows(60, 7)]
     (folder / "more.txt").write_text("\n".join(lines), encoding="utf-8")
+    write_teacher(folder / "teacher")
     (folder / "people").mkdir()
     for split, count in (("train", 41), ("validation", 9)):
         asked = [f"Where was {noun} {number} born?\t{noun}\n" for number in range(count) for noun in tiny.NOUNS[:1]]

@@ -29,10 +29,17 @@ VARIANTS = {
     "head-uncached": HeadMethod(cache_features=False),
     **{f"{kind}-merged": small(kind, merge=True) for kind in METHODS if "merge" in METHODS[kind].model_fields},
 }
+MEAN, RARE_MEAN = ("full", "head", "prefix", "prompt", "lora"), ("head-uncached", "lora-merged", "bitfit")
 DAILY = [(name, "bert") for name in (*SECTIONS, *VARIANTS)] + [(name, "roberta") for name in SECTIONS]
-"""What ``make test`` looks at; variants of a method on the second architecture are slow tests."""
-CASES = [*DAILY, *(pytest.param(name, "roberta", marks=pytest.mark.slow) for name in VARIANTS)]
+DAILY += [(name, "bert-mean") for name in MEAN]
+"""What ``make test`` looks at; variants of a method on the other architectures are slow tests."""
+CASES = [
+    *DAILY,
+    *(pytest.param(name, "roberta", marks=pytest.mark.slow) for name in VARIANTS),
+    *(pytest.param(name, "bert-mean", marks=pytest.mark.slow) for name in RARE_MEAN),
+]
 Key = tuple[str, str]
+CODE = {"configuration_pooled.py", "modeling_pooled.py"}
 
 # What may move, by a part of its name. Stated here once more, not read off the methods.
 INTENDED = {
@@ -145,6 +152,10 @@ def test_a_fresh_process_gives_the_same_answers(name: str, kind: str, trained: A
     files = {path.name for path in (case.folder / "model").iterdir()}
     wanted = {"adapter_config.json", "adapter_model.safetensors", "base"} if name.split("-")[0] in ADAPTERS else set()
     wanted = {"config.json", "model.safetensors"} if name.endswith("-merged") or not wanted else wanted
+    if kind == "bert-mean":
+        holder = case.folder / "model" / ("base" if "base" in wanted else "")
+        assert {path.name for path in holder.glob("*.py")} == CODE
+        files -= CODE
     assert files == wanted | {"tokenizer.json", "tokenizer_config.json", "hftune.json"}
 
 
@@ -159,7 +170,9 @@ def test_an_adapter_loads_with_plain_peft(name: str, kind: str, trained: Any, re
         assert close(adapted(**batch).logits, case.logits)
 
 
-@pytest.mark.parametrize("kind", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "bert-mean"))]
+)
 def test_cached_features_give_what_the_whole_model_gives(kind: str, trained: Any) -> None:
     kept, whole = trained["head", kind], trained["head-uncached", kind]
     assert kept.applied.precomputed and not whole.applied.precomputed

@@ -32,10 +32,14 @@ PLACES = {
     "_attn_implementation": "models/cls_only.py",
 }
 CONTRACT = {
-    "_init_weights": {"models/classifier.py", "models/mingpt/modeling_mingpt.py"},
+    "_init_weights": {"models/classifier.py", "models/mingpt/modeling_mingpt.py", "models/pooled/modeling_pooled.py"},
     "_tied_weights_keys": {"models/joint.py", "models/mingpt/modeling_mingpt.py"},
     "_no_split_modules": {"models/mingpt/modeling_mingpt.py"},
-    "_supports_sdpa": {"models/mingpt/modeling_mingpt.py"},
+    "_supports_sdpa": {"models/mingpt/modeling_mingpt.py", "models/pooled/modeling_pooled.py"},
+    **{
+        f"_supports_{name}": {"models/pooled/modeling_pooled.py"}
+        for name in ("flash_attn", "flex_attn", "attention_backend")
+    },
 }
 """What a model class has to define: https://huggingface.co/docs/transformers/custom_models."""
 OTHERS = {

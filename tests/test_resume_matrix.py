@@ -34,7 +34,7 @@ DAILY = [
     (task, method, "plain" if number % 2 else "accumulation")
     for number, (task, method) in enumerate(PAIRS)
     if method != "muon" or task in ("classify", "clm")
-] + [("mlm", "full", "workers"), ("joint", "full", "processes")]
+] + [("mlm", "full", "workers"), ("joint", "full", "processes"), ("distill_encoder", "full", "processes")]
 """What ``make test`` looks at: each pair once, and each setting at least once."""
 DAILY_CONTROLS = (("classify", "lora"), ("span", "full"))
 

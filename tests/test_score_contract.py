@@ -10,8 +10,8 @@ from math import isinf
 from typing import Any
 
 import pytest
+from crash_case import PATHS, TRAINING, write_data
 from crash_case import TASKS as SETTINGS
-from crash_case import TRAINING, write_data
 from facts import hftune_error
 
 from hftune.evaluation import metrics
@@ -51,7 +51,7 @@ def study_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], StudyD
         if task not in made:
             settings = {"task.kind": task, **SETTINGS[task], **TRAINING, "train.max_steps": 3}
             del settings["train.num_train_epochs"]
-            for key in ("data.dataset_name", "data.corpus", "data.unlabeled"):
+            for key in PATHS:
                 if key in settings:
                     settings[key] = str(home / settings[key])
             if "data.corpus" in settings:

@@ -113,7 +113,7 @@ def test_bf16_on_a_cpu_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(module, "find_compiler", lambda: None)
     made, notes = make(torch_compile=True, use_cpu=True)
     assert not made.torch_compile
     assert len(notes) == 1 and "no C++ compiler" in notes[0]

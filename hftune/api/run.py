@@ -455,7 +455,7 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[
     if data is None or isinstance(data, str | os.PathLike):
         yield None if data is None else os.fspath(data), split, None
         return
-    kinds = {"answer": "questions", "span": "corpus", "clm": "corpus", "mlm": "corpus"}
+    kinds = {"answer": "questions", **dict.fromkeys(("span", "clm", "mlm", "distill_encoder"), "corpus")}
     rows = from_python(data, kinds.get(kind, "labeled"))
     splits = list(rows.tables) if isinstance(data, Mapping) else [inference.ALL]
     chosen = split or next((name for name in ("test", "validation") if name in splits), splits[0])

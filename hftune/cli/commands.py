@@ -71,6 +71,7 @@ COMMANDS: dict[str, Entry] = {
     "finetune": _entry(
         "train:finetune", "Fine-tune a GPT for question answering, from a pretrained run or from scratch", TRAIN
     ),
+    "distill": _entry("train:distill", "Distill a smaller encoder from a teacher on plain text", TRAIN),
     "sweep": _entry("sweep:sweep", "Train a grid or a search of settings with several seeds, and compare them", TRAIN),
     "boolq": _entry("boolq:boolq", "Train on yes/no questions over passages, under one method or several", TRAIN),
     "predict": _entry("predict:predict", "Label texts, or answer questions", USE),

@@ -25,7 +25,7 @@ SAME = {
     ("tokenizer train", "--data"): "--corpus",
     ("tokenizer show", "--data"): "--corpus",
 }
-"""Options of a command that have another name than the setting they stand for."""
+"""Options of a command that have another name than their setting."""
 _VALUE = r"(?:'[^']*'|(?!--)\S*?[A-Z/\d=…]\S*?)(?=[,;:.)]*(?:\s|$))"
 _OPTION = re.compile(rf"(?<![\w-])(--[a-z][\w-]*)(?:[ =]({_VALUE}))?")
 _OPTIONS = re.compile(rf"{_OPTION.pattern}(?: {_OPTION.pattern})*")

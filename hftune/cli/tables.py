@@ -46,6 +46,8 @@ SHOWN = (
     "aurc",
     "loss",
     "span_loss",
+    "agreement",
+    "sentence_agreement",
     "bits_per_character",
 )
 """The scores that are shown, in this order."""

@@ -1,4 +1,4 @@
-"""The commands that train one run or a group of seeds: train, classify, joint, pretrain and finetune.
+"""The commands that train one run or a group of seeds: train, classify, joint, pretrain, finetune and distill.
 
 hftune train classify/reviews
 hftune train runs/a --learning_rate 1e-4 --output_dir runs/b
@@ -7,6 +7,7 @@ hftune classify --model_name_or_path prajjwal1/bert-tiny --task_name sst2 --num_
 hftune joint --data reviews --max_train_samples 50 --unlabeled reviews --mlm_alpha 1 --seeds 1-5
 hftune pretrain --objective span --corpus wiki.txt
 hftune finetune --from runs/pretrained --data births
+hftune distill --teacher sentence-transformers/all-MiniLM-L6-v2 --model scratch:bert-tiny --corpus texts.txt
 """
 
 from __future__ import annotations
@@ -195,6 +196,41 @@ def _objective(asked: str | None, recipe: str | None, resumed: str | None) -> st
             hint=did_you_mean(asked, OBJECTIVES) or f"write --objective {next(iter(OBJECTIVES))}",
         )
     return asked
+
+
+# ---- distill ----
+
+DISTILL = "distill/prose"
+"""The recipe if no text is named; its settings suit other models too."""
+GENERAL = "distill_encoder"
+
+
+def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
+    """General distillation reads a corpus; labeled data would be another task, with labels to predict."""
+    source = values["recipe"] or _recipe_of_resumed(values)
+    if "data" in given and "corpus" not in given:
+        raise HftuneError(
+            "hftune distill learns from plain text, without labels: --data names labeled data",
+            hint="name a text with --corpus FILE, then fine-tune the student: hftune classify --model RUN --data …",
+        )
+    if source is not None:
+        from hftune.recipe import load_recipe
+
+        task = load_recipe(source).task
+        if task.kind != GENERAL:
+            raise HftuneError(f"{source} is not a recipe for distillation", hint=f"run it with `hftune {task.command}`")
+    return GENERAL
+
+
+@training_command(task=_task_of_distillation, help_task=GENERAL)
+def distill(arguments: ParsedArguments) -> None:
+    """Distill a smaller encoder from a teacher on plain text.
+
+    The student's vectors of words and texts learn to match the teacher's, and it learns to fill in masked words.
+    `hftune classify --model RUN` or `hftune joint --model RUN` then fine-tunes it.
+    """
+    default = DISTILL if arguments.data is None else None
+    run_training(arguments, recipe=arguments.recipe, default=default, suits_all=True)
 
 
 # ---- shared ----

@@ -146,6 +146,10 @@ def _count(part: str, of: str) -> Callable[[Item, Places], tuple[float, ...]]:
     return lambda item, places: (float(item[part]), float(item[of]))
 
 
+def _weighted(mean: str, size: str) -> Callable[[Item, Places], tuple[float, ...]]:
+    return lambda item, places: (item[mean] * item[size], float(item[size]))
+
+
 def _nats(loss: str, tokens: str, size: str) -> Callable[[Item, Places], tuple[float, ...]]:
     """The summed loss of an item, and the size of its text."""
     return lambda item, places: (item[loss] * item[tokens], float(item[size]))
@@ -215,6 +219,11 @@ SCORES: dict[str, dict[str, Score]] = {
     "classify": CLASSIFICATION,
     "joint": CLASSIFICATION,
     "mlm": LANGUAGE_MODEL,
+    "distill_encoder": {
+        **LANGUAGE_MODEL,
+        "agreement": Score(_weighted("word_agreement", "words"), _ratio, low=-1.0),
+        "sentence_agreement": Score(_number("sentence_agreement"), low=-1.0),
+    },
     "clm": {**LANGUAGE_MODEL, "word_perplexity": _perplexity("words"), "bits_per_byte": _bits_per("bytes")},
     "span": {
         **LANGUAGE_MODEL,

@@ -26,6 +26,7 @@ from hftune.recipe import HubSection, Recipe, read_recipe, recipe_yaml
 from hftune.runs.directory import RunDir, public_name
 from hftune.runs.formatting import baseline_name, baseline_notes, duration, number, score_name, was_left_out
 from hftune.sanitize import visible
+from hftune.tasks.settings import TeacherSettings
 
 ANSWERS, JOINT, SPANS = "answer", "joint", "span"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -115,6 +116,7 @@ def render_card(
         per_label=label_table(splits.get(main_split, {}).get("per_class", {})),
         base=_base(recipe),
         method=inline(recipe.method.kind),
+        pooling=inline("{kind} ({source})".format(**metrics["pooling"])) if metrics.get("pooling") else "",
         parameters=parameters(metrics.get("parameters", {})),
         seed=metrics.get("seed", recipe.train.seed),
         selection=_selection(selection),
@@ -185,6 +187,8 @@ def _what(recipe: Recipe, metrics: Mapping[str, Any]) -> str:
     what = f"A classifier with {len(labels)} labels" if labels else f"A model for the task “{inline(recipe.task.kind)}”"
     if recipe.task.kind == ANSWERS:
         what = "A language model that answers questions"
+    if isinstance(recipe.task, TeacherSettings):
+        what = f"An encoder that was distilled from the teacher {inline(public_name(recipe.task.teacher))}"
     scratch = f"{inline(recipe.model.model_name_or_path)}, trained from scratch"
     start = scratch if recipe.model.from_scratch else f"{_base(recipe)}, fine-tuned"
     source = inline(_source(recipe, metrics))

@@ -37,9 +37,13 @@ PUBLISHED = (
 # The code of hftune's own models, which is not in transformers: the only code that is published.
 OWN_CODE = {
     path.name: path
-    for path in (Path(__file__).parent.parent / "models" / "mingpt").glob("*.py")
+    for folder in ("mingpt", "pooled")
+    for path in (Path(__file__).parent.parent / "models" / folder).glob("*.py")
     if path.name != "__init__.py"
 }
+
+BASE = "base/"
+"""Folder of the base of an adapter, which may be one of them."""
 
 ESCAPE = re.compile(
     rb"\\+(?:u00|U000000|x|u\{0*)(?P<code>[0-7][0-9a-fA-F])\}?"  # JSON, YAML, Python, JavaScript
@@ -56,7 +60,7 @@ PICKLES = (
 
 def is_published(name: str) -> bool:
     """Whether hftune publishes files with this name."""
-    if name in OWN_CODE:
+    if name.removeprefix(BASE) in OWN_CODE:
         return True
     # In fnmatch, * also matches a separator.
     return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in PUBLISHED)
@@ -96,7 +100,11 @@ def published_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
 
 def _refuse_other_code(folder: Path, chosen: Mapping[str, Path], left_out: Sequence[str]) -> None:
     """Refuse changed copies of hftune's code, and models that need other code, which would not load without it."""
-    changed = [name for name, path in chosen.items() if name in OWN_CODE and sha256(path) != sha256(OWN_CODE[name])]
+    changed = [
+        name
+        for name, path in chosen.items()
+        if (own := OWN_CODE.get(name.removeprefix(BASE))) is not None and sha256(path) != sha256(own)
+    ]
     if changed:
         raise HftuneError(
             f"{folder / changed[0]} differs from the file of that name in this version of hftune",

@@ -26,6 +26,9 @@ from transformers.pytorch_utils import Conv1D
 
 from hftune.errors import HftuneError, did_you_mean
 from hftune.methods.method import AdapterMethod
+from hftune.models.pooled import pool
+from hftune.models.pooling import pooling_of
+from hftune.models.settings import encoder_config
 
 DUPLICATE = ".original_module."
 """peft keeps the untrained module next to the trained copy that replaces it; nothing uses it."""
@@ -140,7 +143,7 @@ def evaluate(formula: str, letters: Mapping[str, int]) -> int:
 
 def letters_of(model: PreTrainedModel, **more: int) -> dict[str, int]:
     """Values of the letters for this model; more: those of the method."""
-    config: PreTrainedConfig = model.config
+    config: PreTrainedConfig = encoder_config(model.config)
     embeddings: int = model.get_input_embeddings().embedding_dim
     values = {"d": config.hidden_size, "L": config.num_hidden_layers, "e": embeddings}
     feed_forward = config.to_dict().get("intermediate_size") or config.to_dict().get("hidden_dim")
@@ -175,7 +178,7 @@ def wrapped(method: AdapterMethod, model: PreTrainedModel, fresh_modules: Sequen
         adapted = (PeftModelForCausalLM if causal else PeftModelForSequenceClassification)(model, made)
     except (ValueError, TypeError, NotImplementedError) as error:  # sizes or layers that the tuner does not support
         raise HftuneError(
-            f"peft can't apply {made.peft_type.value} to this {model.config.model_type} model: {error}",
+            f"peft can't apply {made.peft_type.value} to this {encoder_config(model.config).model_type} model: {error}",
             hint="change the settings of the method section, or use --method lora",
         ) from error
     # A language model has no head of its own that is trained.
@@ -199,7 +202,7 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str], linear_only: 
             what = "is no linear layer" if found else "names no layer"
             known = sorted({name.rpartition(".")[2] for name, linear in layers.items() if linear})
             raise HftuneError(
-                f"method.target_modules: {target!r} {what} of this {model.config.model_type} model",
+                f"method.target_modules: {target!r} {what} of this {encoder_config(model.config).model_type} model",
                 hint=did_you_mean(target, known) or f"its linear layers end in {', '.join(known)}",
             )
 
@@ -254,14 +257,12 @@ def split(model: PreTrainedModel) -> Precomputed:
     memo: dict[int, Any] = {id(part): part for part in (model.config, *model.children())}
     trained = copy.deepcopy(model, {**memo, id(backbone): _Features(backbone)})
     takes = inspect.signature(backbone.forward).parameters
-    mean = model.config.to_dict().get("classifier_pooling") == "mean"  # ModernBERT; all others read the first token
+    pooling = pooling_of(model.config) or "cls"  # a class with one way only reads the first token
 
     @torch.no_grad()
     def encode(batch: Mapping[str, Tensor]) -> Tensor:
         hidden: Tensor = backbone(**{name: value for name, value in batch.items() if name in takes}).last_hidden_state
-        if not mean:
-            return hidden[:, 0]  # [B, T, d] → [B, d]
-        mask = batch["attention_mask"].unsqueeze(-1)  # [B, T, 1]
-        return (hidden * mask).sum(dim=1) / mask.sum(dim=1)  # [B, d]
+        # [B, T, d] → [B, d]
+        return hidden[:, 0] if pooling == "cls" else pool(hidden, batch["attention_mask"], pooling)
 
     return Precomputed(trained=trained, encode=encode)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from hftune.methods.method import ARCHITECTURES, AdapterMethod
+from hftune.models.settings import encoder_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,6 +45,6 @@ class Ia3Method(AdapterMethod):
         if self.target_modules:
             targets, feedforward = self.target_modules, self.feedforward_modules
         else:
-            known = ARCHITECTURES[model.config.model_type]
+            known = ARCHITECTURES[encoder_config(model.config).model_type]
             targets, feedforward = (*known.ia3, *known.ia3_feedforward), known.ia3_feedforward
         return {"target_modules": list(targets), "feedforward_modules": list(feedforward)}

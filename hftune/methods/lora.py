@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hftune.config.section import Flag
 from hftune.methods.method import ARCHITECTURES, AdapterMethod
+from hftune.models.settings import encoder_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +35,7 @@ class LowRank(AdapterMethod):
 
     def settings(self, model: PreTrainedModel) -> dict[str, Any]:
         """Low-rank matrices for the named layers, or for query and value."""
-        targets = self.target_modules or ARCHITECTURES[model.config.model_type].lora
+        targets = self.target_modules or ARCHITECTURES[encoder_config(model.config).model_type].lora
         return {
             "r": self.r,
             "lora_alpha": self.lora_alpha,

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hftune.config.section import Section
 from hftune.errors import HftuneError
+from hftune.models.settings import encoder_config
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -187,6 +188,7 @@ def check(
             hint="use --method full, lora, ia3 or bitfit",
         )
     section.check(config)
+    config = encoder_config(config)
     known = ARCHITECTURES.get(config.model_type)
     lacks = known.lacks if known else {}
     if known is None and not section.any_architecture:

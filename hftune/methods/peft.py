@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, field_validator, 
 from hftune.errors import HftuneError, closest
 from hftune.methods.method import ARCHITECTURES, AdapterMethod
 from hftune.models.adapter_limits import TYPES, config_faults
+from hftune.models.settings import encoder_config
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -131,7 +132,8 @@ class PeftMethod(AdapterMethod):
             from hftune.methods.applied import norm_names
 
             return {"target_modules": list(norm_names(model))}
-        known = ARCHITECTURES[model.config.model_type]  # check has refused an unknown one without target_modules
+        # check has refused an unknown one without target_modules
+        known = ARCHITECTURES[encoder_config(model.config).model_type]
         if self.peft_type == "IA3":
             targets = [*known.ia3, *known.ia3_feedforward]
             return {"target_modules": targets, "feedforward_modules": [*known.ia3_feedforward]}

@@ -23,6 +23,7 @@ from hftune.models.adapter_limits import check_adapter_config
 from hftune.models.checkpoint import Checkpoint
 from hftune.models.hub_files import ADAPTER, ModelFiles, log_bin_file, refuse_unsafe
 from hftune.models.load import set_labels
+from hftune.models.pooling import with_pooling
 from hftune.models.settings import ModelSection
 from hftune.models.trust import base_on_hub, refuse_outside_paths, trusted
 
@@ -184,7 +185,7 @@ def load_adapted_classifier(checkpoint: Checkpoint) -> PeftModel:
         )
     adapter = checkpoint.adapter
     assert adapter is not None
-    config = adapter.base.config()
+    config = with_pooling(adapter.base.config(), checkpoint.metadata.get("pooling"))
     set_labels(config, labels)
     # The base may have a head for other labels; the adapter has the one that was trained.
     base, new = adapter.base.weights(AutoModelForSequenceClassification, config, other_labels=True)

@@ -104,7 +104,7 @@ def _refuse_other_kinds(checkpoint: Checkpoint, config: PreTrainedConfig) -> Non
         raise HftuneError(
             f"{name} is a classifier and generates no text", hint=f"predict labels with it: `hftune predict {name}`"
         )
-    if task == "mlm" or (task is None and encoder):
+    if task in ("mlm", "distill_encoder") or (task is None and encoder):
         raise HftuneError(
             f"{name} is a masked language model, which can't continue a text",
             hint=f"fill masks with transformers' pipeline('fill-mask', {checkpoint.location!r}); a model that "

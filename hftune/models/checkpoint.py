@@ -54,7 +54,7 @@ from hftune.models.hub_files import (
     refuse_unsafe,
     write_metadata,
 )
-from hftune.models.settings import MINGPT_TYPE, ModelSection
+from hftune.models.settings import MINGPT_TYPE, POOLED_TYPE, ModelSection, encoder_config
 from hftune.models.trust import refuse_outside_paths, trusted
 
 if TYPE_CHECKING:
@@ -142,10 +142,16 @@ class Checkpoint:
     def _config_values(self) -> dict[str, Any] | None:
         """The content of config.json."""
         values = self.files.values(CONFIG)
-        if values is not None and values.get("model_type") == MINGPT_TYPE:
+        # What hftune's own classes saved is loaded with this package's code, not with the code next to it.
+        kind = None if values is None else values.get("model_type")
+        if kind == MINGPT_TYPE:
             from hftune.models import mingpt
 
-            mingpt.register()  # a saved minGPT is loaded with this package's code, not with the code next to it
+            mingpt.register()
+        elif kind == POOLED_TYPE:
+            from hftune.models import pooled
+
+            pooled.register()
         return values
 
     def config(self) -> PreTrainedConfig:
@@ -267,8 +273,8 @@ def refuse_incomplete(
     lacking = sorted(key for key in missing if key.startswith(encoder) and not key.startswith(encoder + POOLER))
     if lacking:
         raise HftuneError(
-            f"the weights of {name} are not those of a {model.config.model_type} model: {len(lacking)} weights of the "
-            f"encoder are missing, such as {lacking[0]}",
+            f"the weights of {name} are not those of a {encoder_config(model.config).model_type} model: "
+            f"{len(lacking)} weights of the encoder are missing, such as {lacking[0]}",
             hint="check model_type and the number of layers in its config.json and the names in its weights, or choose "
             "another checkpoint",
         )

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from hftune.models.load import (
     refuse_other_head,
     set_labels,
 )
+from hftune.models.pooling import choose_pooling, pooling_of, with_pooling
 from hftune.models.settings import MINGPT_TYPE, ModelSection
 from hftune.models.tokenizers import pad_with_eos
 
@@ -56,7 +57,13 @@ def load_sequence_classifier(
             f"{section.model_name_or_path} is a minGPT, which generates text and has no classification head",
             hint="use an encoder (BERT, RoBERTa …); a minGPT answers questions after `hftune finetune --from RUN`",
         )
-    before = tuple(config.id2label.values())
+    pooling = choose_pooling(section, checkpoint, config)
+    before, trained_with = tuple(config.id2label.values()), pooling_of(config)
+    if checkpoint is not None and checkpoint.is_adapter:
+        trained_with = checkpoint.metadata.get("pooling", trained_with)  # the base may be the encoder alone
+    config = with_pooling(config, pooling.kind)
+    if pooling_of(config) != trained_with:
+        before = ()  # a head that was trained on another vector
     set_labels(config, labels)
     if checkpoint is None:
         loaded = LoadedModel(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32))
@@ -66,7 +73,7 @@ def load_sequence_classifier(
         _set_padding(loaded.model, tokenizer)
     if cls_only:
         compute_cls_only(loaded.model)
-    return loaded
+    return replace(loaded, facts=pooling.facts(), notes=pooling.notes())
 
 
 def _pretrained(
@@ -75,7 +82,7 @@ def _pretrained(
     if checkpoint.is_adapter:
         from hftune.models.adapter import load_adapted_classifier, merge_into
 
-        before = tuple(checkpoint.metadata.get("labels") or ())
+        before = before and tuple(checkpoint.metadata.get("labels") or ())
         adapted = load_adapted_classifier(checkpoint)  # first: it registers the class of a base with its own code
         model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         new = merge_into(adapted, model)
@@ -161,12 +168,14 @@ class Classifier:
         )
 
     def metadata(self) -> dict[str, Any]:
-        """The entries of hftune.json that belong to a classifier."""
+        """The entries of hftune.json that belong to a classifier; an adapter has no other place for its pooling."""
+        pooling = pooling_of(self.model.config)
         return {
             "labels": list(self.labels),
             "max_length": self.max_length,
             "truncation": self.truncation,
             "pairs": self.reads_pairs,
+            **({} if pooling is None else {"pooling": pooling}),
         }
 
     @classmethod

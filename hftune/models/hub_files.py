@@ -83,6 +83,7 @@ class _Metadata(BaseModel):
     max_length: Annotated[int, Field(ge=1, lt=2**31)] = REQUIRED
     truncation: Literal["longest_first", "only_first", "only_second"] = REQUIRED
     pairs: bool | None = None
+    pooling: Literal["cls", "mean", "max"] | None = None
     longest_answer: Annotated[int, Field(ge=1, lt=2**31)] = REQUIRED
     document_start: bool = REQUIRED
 

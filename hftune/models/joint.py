@@ -23,6 +23,7 @@ from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     BertForMaskedLM,
     BertForSequenceClassification,
+    PreTrainedConfig,
     PreTrainedModel,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
@@ -30,6 +31,9 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead
 from transformers.models.roberta.modeling_roberta import RobertaLMHead
+
+from hftune.models.pooled import PooledForSequenceClassification
+from hftune.models.settings import encoder_config
 
 IGNORED = -100
 """The label of a position that is not scored."""
@@ -76,7 +80,7 @@ class _TwoHeads(_MaskedHead):
 
     def post_init(self) -> None:
         """Add the head: the plain class calls this when it has made its own modules, and before weights are tied."""
-        self.add_module(self.head_name, type(self).head_class(self.config))
+        self.add_module(self.head_name, type(self).head_class(encoder_config(self.config)))
         super().post_init()
 
     def forward(
@@ -151,6 +155,22 @@ class RobertaForJoint(_TwoHeads, RobertaForSequenceClassification):  # type: ign
     get_output_embeddings = RobertaForMaskedLM.get_output_embeddings
 
 
+class PooledBertForJoint(_TwoHeads, PooledForSequenceClassification):
+    """BERT with mean or max pooling."""
+
+    head_class = BertOnlyMLMHead
+    _tied_weights_keys = BertForMaskedLM._tied_weights_keys
+    get_output_embeddings = BertForMaskedLM.get_output_embeddings
+
+
+class PooledRobertaForJoint(_TwoHeads, PooledForSequenceClassification):
+    """RoBERTa with mean or max pooling."""
+
+    head_class = RobertaLMHead
+    _tied_weights_keys = RobertaForMaskedLM._tied_weights_keys
+    get_output_embeddings = RobertaForMaskedLM.get_output_embeddings
+
+
 class _OnlyMasked(_MaskedHead):
     """What the masked language models have in common; mixed into transformers' own classes."""
 
@@ -192,12 +212,14 @@ class Family(NamedTuple):
     """The classes of an architecture that are trained here."""
 
     joint: type[PreTrainedModel]
+    pooled_joint: type[PreTrainedModel]
+    """The same with mean or max pooling."""
     only_masked: type[PreTrainedModel]
 
 
-_ROBERTA = Family(RobertaForJoint, RobertaOnlyMasked)
+_ROBERTA = Family(RobertaForJoint, PooledRobertaForJoint, RobertaOnlyMasked)
 FAMILIES: dict[str, Family] = {
-    "bert": Family(BertForJoint, BertOnlyMasked),
+    "bert": Family(BertForJoint, PooledBertForJoint, BertOnlyMasked),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA),
 }
 """By ``model_type``."""
@@ -211,9 +233,11 @@ def with_mlm_head(classifier: PreTrainedModel, head: Mapping[str, Tensor] | None
         head: State of a trained head, whose decoder is tied; None for random initialization, which does not change
             torch's random state.
     """
-    family = FAMILIES[classifier.config.model_type]
+    encoder = encoder_config(classifier.config)
+    family = FAMILIES[encoder.model_type]
+    made = family.joint if encoder is classifier.config else family.pooled_joint
     with torch.random.fork_rng():
-        joint = family.joint(classifier.config)
+        joint = made(classifier.config)
     for name, module in classifier.named_children():
         setattr(joint, name, module)
     if head is not None:
@@ -225,18 +249,20 @@ def with_mlm_head(classifier: PreTrainedModel, head: Mapping[str, Tensor] | None
 
 def as_classifier(joint: PreTrainedModel) -> PreTrainedModel:
     """The plain sequence classifier in a joint model, with the same weights."""
-    return _plain(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, joint)
+    return _plain(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, joint, joint.config)
 
 
 def as_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
     """The plain masked language model in a joint or a masked one, with the same weights: for ``fill-mask``."""
-    return _plain(MODEL_FOR_MASKED_LM_MAPPING, model)
+    return _plain(MODEL_FOR_MASKED_LM_MAPPING, model, encoder_config(model.config))
 
 
-def _plain(classes: Mapping[Any, type[PreTrainedModel]], model: PreTrainedModel) -> PreTrainedModel:
+def _plain(
+    classes: Mapping[Any, type[PreTrainedModel]], model: PreTrainedModel, config: PreTrainedConfig
+) -> PreTrainedModel:
     """A model to be saved, not run: on the meta device, buffers that no file has stay empty."""
     with torch.device("meta"):
-        plain = classes[type(model.config)](model.config)
+        plain = classes[type(config)](config)
     found = model.state_dict()
     plain.load_state_dict({name: found[name] for name in plain.state_dict()}, assign=True)
     plain.tie_weights()  # assign=True has put two parameters in place of one

@@ -5,7 +5,7 @@ They must fit each other and the data. Then what running a loaded model needs ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from transformers import (
 from hftune.errors import HftuneError, did_you_mean
 from hftune.models.checkpoint import Checkpoint, open_checkpoint
 from hftune.models.hub_files import TOKENIZER, TRAINING, Purpose
-from hftune.models.settings import MINGPT_TYPE, SCRATCH, ModelSection
+from hftune.models.settings import MINGPT_TYPE, SCRATCH, ModelSection, encoder_config
 from hftune.models.tokenizers import FORMATS, pad_with_eos, train_tokenizer
 
 OFFSET_BY_PADDING = {
@@ -41,6 +41,9 @@ class LoadedModel:
     model: PreTrainedModel
     fresh_modules: tuple[str, ...] = ()
     """Names of modules with newly initialized weights: an adapter must save them."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What was decided when it was loaded: entries of metrics.json."""
+    notes: tuple[str, ...] = ()
 
 
 def load_tokenizer(section: ModelSection, texts: Iterable[str], *, padded: bool = True) -> PreTrainedTokenizerBase:
@@ -102,11 +105,11 @@ def open_model(
             checkpoint.adapter.refuse_unmergeable()
             whole = checkpoint.adapter.base
         config = whole.config()
-    if section.model_type not in (None, config.model_type):
+    kind = encoder_config(config).model_type
+    if section.model_type not in (None, kind):
         raise HftuneError(
-            f"model.model_type is {section.model_type}, but {section.model_name_or_path} is a {config.model_type} "
-            "model",
-            hint=f"leave --model-type out, or set it to {config.model_type}",
+            f"model.model_type is {section.model_type}, but {section.model_name_or_path} is a {kind} model",
+            hint=f"leave --model-type out, or set it to {kind}",
         )
     if section.dropout is not None:
         _set_dropout(config, section.dropout)
@@ -115,6 +118,8 @@ def open_model(
 
 def _set_dropout(config: PreTrainedConfig, rate: float) -> None:
     """Set every dropout rate of the architecture; their names differ between model types."""
+    if (encoder := encoder_config(config)) is not config:
+        _set_dropout(encoder, rate)
     names: Sequence[str]
     if config.model_type == MINGPT_TYPE:
         names = config.dropouts  # its attention may have none
@@ -175,6 +180,7 @@ def modules_of(names: Iterable[str]) -> tuple[str, ...]:
 
 def max_positions(config: PreTrainedConfig) -> int | None:
     """The longest input in tokens, or None if the architecture has no limit."""
+    config = encoder_config(config)
     values = config.to_dict()
     if values.get("position_biased_input") is False:
         return None  # DeBERTa-v2 has relative positions only

@@ -7,7 +7,8 @@ and ``pipeline("fill-mask", …)`` loads it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,21 +32,25 @@ from hftune.models.load import (
     modules_of,
     open_model,
 )
-from hftune.models.settings import ModelSection
+from hftune.models.settings import ModelSection, encoder_config
 
 logger = logging.getLogger(__name__)
 
 MLM_FOLDER = "mlm"
 """Folder of the masked language model, inside that of the classifier."""
+Classes = Mapping[str, type[PreTrainedModel]]
+"""By ``model_type``, the class of the model that is trained."""
+ONLY_MASKED: Classes = {kind: family.only_masked for kind, family in FAMILIES.items()}
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Token ids to show, and the true ones where one was masked, else -100."""
 
 
 def check_family(config: PreTrainedConfig, name: str) -> None:
     """Refuse an architecture that has no masked language model here."""
-    if config.model_type not in FAMILIES:
+    kind = encoder_config(config).model_type
+    if kind not in FAMILIES:
         raise HftuneError(
-            f"{name} is a {config.model_type} model; masked language models can be trained with {', '.join(FAMILIES)}",
+            f"{name} is a {kind} model; masked language models can be trained with {', '.join(FAMILIES)}",
             hint="use a BERT or RoBERTa model (TinyBERT and MiniLM are BERT), such as --model scratch:bert-tiny",
         )
 
@@ -65,38 +70,41 @@ def load_joint(
     joint = with_mlm_head(loaded.model, head)
     fresh = () if head is not None else (joint.head_name,)
     logger.info("the masked language model's head is %s", "new" if fresh else "that of the checkpoint")
-    return LoadedModel(joint, (*loaded.fresh_modules, *fresh))
+    return replace(loaded, model=joint, fresh_modules=(*loaded.fresh_modules, *fresh))
 
 
 def _head(checkpoint: Checkpoint, classifier: PreTrainedModel) -> dict[str, Tensor] | None:
     """The weights of the checkpoint's masked language model head; None if it has none."""
-    model, missing = _from_checkpoint(checkpoint, classifier.config, quiet=True)
+    model, missing = _from_checkpoint(checkpoint, encoder_config(classifier.config), quiet=True)
     if any(name.startswith(f"{model.head_name}.") for name in missing):
         return None
     # The decoder is tied to this model's own embeddings, which are the same as the classifier's.
     return dict(model.mlm_head.state_dict())
 
 
-def load_masked_lm(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+def load_masked_lm(
+    section: ModelSection, tokenizer: PreTrainedTokenizerBase, classes: Classes = ONLY_MASKED
+) -> LoadedModel:
     """A masked language model in fp32, to be trained; its head is the checkpoint's if that has one."""
     checkpoint, config = open_model(section, tokenizer)
     check_family(config, section.model_name_or_path)
+    config = encoder_config(config)
     if checkpoint is None:
         config.dtype = torch.float32
-        return LoadedModel(FAMILIES[config.model_type].only_masked(config))
+        return LoadedModel(classes[config.model_type](config))
     refuse_adapter(checkpoint)
-    model, missing = _from_checkpoint(checkpoint, config)
+    model, missing = _from_checkpoint(checkpoint, config, classes=classes)
     check_vocabulary(checkpoint, model, tokenizer)
     return LoadedModel(model, modules_of(missing))
 
 
 def _from_checkpoint(
-    checkpoint: Checkpoint, config: PreTrainedConfig, *, quiet: bool = False
+    checkpoint: Checkpoint, config: PreTrainedConfig, *, classes: Classes = ONLY_MASKED, quiet: bool = False
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the names of weights that the checkpoint lacks; torch's random state does not change."""
     with torch.random.fork_rng():
         subfolder = MLM_FOLDER if checkpoint.find(f"{MLM_FOLDER}/config.json") else ""
-        return checkpoint.weights(FAMILIES[config.model_type].only_masked, config, subfolder=subfolder, quiet=quiet)
+        return checkpoint.weights(classes[config.model_type], config, subfolder=subfolder, quiet=quiet)
 
 
 def save_masked_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -105,13 +113,13 @@ def save_masked_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, f
     tokenizer.save_pretrained(folder)
 
 
-def reload_masked_lm(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def reload_masked_lm(folder: Path, classes: Classes = ONLY_MASKED) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A saved masked language model and its tokenizer, to score it."""
     checkpoint = open_checkpoint(ModelSection(model_name_or_path=str(folder)))
     refuse_adapter(checkpoint)
     config = checkpoint.config()
     check_family(config, checkpoint.name)
-    model, missing = _from_checkpoint(checkpoint, config)
+    model, missing = _from_checkpoint(checkpoint, config, classes=classes)
     if missing:
         raise HftuneError(
             f"{folder} is not a masked language model: it has no weights for {sorted(missing)[0]}",

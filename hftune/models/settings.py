@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -12,9 +12,14 @@ from hftune.config.section import WHAT, Flag, Section
 from hftune.data.settings import HUB_ID
 from hftune.errors import HftuneError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
 SCRATCH = "scratch:"
 MINGPT_TYPE = "mingpt"
 """``model_type`` of our own architecture."""
+POOLED_TYPE = "pooled_encoder"
+"""``model_type`` of our classifier with mean or max pooling, around any encoder."""
 MINGPT = f"{SCRATCH}{MINGPT_TYPE}"
 MASK = "⁇"
 """The mask of GPTs: it marks the span to fill in, and separates question and answer."""
@@ -45,6 +50,11 @@ class Trust(TypedDict):
 NO_TRUST: Trust = {"trust_remote_code": False, "trust_base_code": None}
 
 
+def encoder_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of the encoder: that inside of a classifier with mean or max pooling, else the given one."""
+    return config.encoder_config if config.model_type == POOLED_TYPE else config
+
+
 def is_at_commit(text: str) -> bool:
     """Whether this is REPO@COMMIT: a Hub id and the 40 digits of a commit."""
     repo, _, commit = text.partition("@")
@@ -69,6 +79,10 @@ class ModelSection(Section):
     """Vocabulary size of the tokenizer that is trained for a model from scratch; char has one token per character."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of hidden states, attention and classifier; the checkpoint's own by default."""
+    pooling: Literal["auto", "cls", "mean", "max"] = "auto"
+    """What a classifier reads of a text: its first token (cls), or the mean or maximum of all tokens; auto is what a
+    sentence encoder was trained with (its 1_Pooling/config.json), and what the architecture's own class reads for all
+    others."""
     attention: Literal["vanilla", "rope", "synthesizer", "performer", "bigbird", "linformer"] | None = None
     """Attention of a minGPT from scratch; vanilla by default."""
     num_hidden_layers: int | None = Field(default=None, ge=1)

@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING, PreTrainedTokenizerBase
 from hftune.errors import HftuneError
 from hftune.files import entries
 from hftune.models.hub_files import ADAPTER, BIN, CONFIG, SAFE, ModelFiles, read_lenient
-from hftune.models.settings import COMMIT, MINGPT_TYPE, NO_TRUST, ModelSection
+from hftune.models.settings import COMMIT, MINGPT_TYPE, NO_TRUST, POOLED_TYPE, ModelSection
 from hftune.portability import is_link
 
 TOKENIZER, SPECIAL_TOKENS = "tokenizer_config.json", "special_tokens_map.json"
@@ -95,7 +95,7 @@ def _needs_code(files: ModelFiles) -> str | None:
     """The commit of the code without which a Hub model can't be loaded; None if it can."""
     values = files.values(CONFIG) or {}
     kind = str(values.get("model_type"))
-    if not values.get("auto_map") or kind == MINGPT_TYPE or kind in CONFIG_MAPPING:
+    if not values.get("auto_map") or kind in (MINGPT_TYPE, POOLED_TYPE) or kind in CONFIG_MAPPING:
         return None
     path = files.path(CONFIG)
     return None if path is None else path.parent.name  # a snapshot in the Hub cache has the name of its commit

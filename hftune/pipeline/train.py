@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from hftune.studies.report import write_group_page
 from hftune.tasks import task_class
 from hftune.tasks.task import DataSummary, Evaluation, Task
 from hftune.training.arguments import make_arguments
+from hftune.training.checkpoints import refuse_other_data
 from hftune.training.fit import Fitted, build, fit
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import HALF_AN_HOUR, agreed, is_main_process, join, launch_summary
@@ -186,8 +188,17 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
 
     progress.stage("loading model")
     loaded = task.build_model(data, tokenizer)
+    for note in loaded.notes:
+        progress.note(note)
+    facts = replace(facts, notes=(*facts.notes, *loaded.notes))
     applied = methods.apply(loaded.model, recipe.method, loaded.fresh_modules)
     feature_seconds = 0.0
+    if ahead:
+        # The checkpoint is compared with everything later; these would be computed for nothing.
+        refuse_other_data(run.checkpoints, facts.fingerprints)
+        began = time.perf_counter()
+        if (made := task.precompute(data, inputs, progress)) is not None:
+            inputs, feature_seconds = made, time.perf_counter() - began
     if ahead and applied.precomputed is not None:
         from hftune.pipeline.precompute import precompute  # most methods have no frozen part that could run once
 
@@ -205,6 +216,7 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
             "data": dict(facts.fingerprints),
             "tokens": inputs.tokens,
             "parameters": applied.parameters.as_dict(),
+            **loaded.facts,
         },
     )
     # auto_find_batch_size may have lowered the evaluation batch size too: the task scores with what fits.
@@ -221,7 +233,12 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
         applied=applied,
         trainer=trainer,
         feature_seconds=round(feature_seconds, 3),
-        known={"parameters": applied.parameters.as_dict(), "seed": recipe.train.seed, "data": facts.as_dict()},
+        known={
+            "parameters": applied.parameters.as_dict(),
+            "seed": recipe.train.seed,
+            "data": facts.as_dict(),
+            **loaded.facts,
+        },
     )
 
 

@@ -30,6 +30,7 @@ SCORE_NAMES = {
     "bits_per_byte": "bits per byte",
     "exact_match": "exact match",
     "aurc": "AURC",
+    "sentence_agreement": "agreement on sentences",
 }
 BASELINE_NAMES = {
     "majority": "majority label",

@@ -206,6 +206,8 @@ def cost(record: RunRecord) -> PageSection | None:
         pairs.append(("Trainable parameters", f"{parameters['trainable']:,} of {parameters['total']:,} ({share})"))
     if parameters.get("formula"):
         pairs.append(("Trainable, as a formula", str(parameters["formula"])))
+    if pooling := record.metrics.get("pooling"):
+        pairs.append(("Pooling", f"{pooling['kind']} ({pooling['source']})"))
     formats = {
         "train_seconds": ("Training time, with evaluations and saves", duration),
         "feature_seconds": ("Precomputing features, before training", duration),

@@ -85,6 +85,11 @@ class _ParameterCounts(Schema):
     formula: str | None = None
 
 
+class _Pooling(Schema):
+    kind: str
+    source: str
+
+
 class _SelectedCheckpoint(Schema):
     metric: str | None = None
     step: Count | None = None
@@ -114,6 +119,7 @@ class MetricsFile(Schema):
     splits: dict[str, _SplitScores] = ABSENT
     baselines: dict[str, dict[str, _BaselineScores]] = ABSENT
     parameters: _ParameterCounts = ABSENT
+    pooling: _Pooling = ABSENT
     speed: dict[str, Number | None] = ABSENT
     collapsed: bool | str | None = None
     collapse_reason: str | None = None

@@ -14,6 +14,7 @@ TASKS = {
     "mlm": "mlm.MaskedLanguageModel",
     "span": "span_corruption.SpanCorruption",
     "clm": "causal_lm.CausalLanguageModel",
+    "distill_encoder": "distill_encoder.DistillEncoder",
     "answer": "question_answer.QuestionAnswering",
 }
 """Kind of the ``task`` section → module and class, a subclass of ``hftune.tasks.task.Task``."""

@@ -38,6 +38,7 @@ from hftune.evaluation.metrics import (
 )
 from hftune.models.classifier import Classifier, encode, load_saved_classifier, load_sequence_classifier
 from hftune.models.load import LoadedModel, check_length, load_config, load_tokenizer, refuse_other_head
+from hftune.models.pooling import check_pooling
 from hftune.models.settings import NO_TRUST, ModelSection, Trust
 from hftune.progress import ProgressReporter, progress_bar
 from hftune.tasks.settings import ClassifyTask
@@ -98,8 +99,9 @@ class Classification(Task[Splits]):
             super().check_best_metric({*known, *METRICS})
 
     def check_model(self, config: PreTrainedConfig) -> None:
-        """Refuse a GPT from scratch."""
+        """Refuse a GPT from scratch, and a pooling that this architecture can't have."""
         refuse_other_head(self.recipe.model, causal=False)
+        check_pooling(self.recipe.model, config)
 
     def load_data(self) -> Splits:
         """Read, check, split and subset the examples."""

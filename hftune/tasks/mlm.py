@@ -40,7 +40,7 @@ from hftune.models.masked import (
 from hftune.models.settings import NO_TRUST, ModelSection, Trust
 from hftune.models.tokenizer_stats import plain_text_kwargs
 from hftune.progress import ProgressReporter, progress_bar
-from hftune.tasks.settings import MlmTask
+from hftune.tasks.settings import MaskedLines, MlmTask
 from hftune.tasks.task import PROBE_ROWS, Evaluation, SplitScores, Task, TaskRecipe
 from hftune.tasks.tokens import IDS, Encoded, truncation_note
 from hftune.training.inputs import TrainingInputs
@@ -63,7 +63,9 @@ class MaskedLanguageModel(Task[Corpus]):
 
     def __init__(self, recipe: TaskRecipe) -> None:
         super().__init__(recipe)
-        self.task_section = expect(recipe.task, MlmTask)
+        assert isinstance(recipe.task, MaskedLines), "the table of tasks names this class"
+        self.task_section = recipe.task
+        self.block_size = recipe.task.block_size if isinstance(recipe.task, MlmTask) else None
         self.data_section = expect(recipe.data, CorpusData)
 
     def check_model(self, config: PreTrainedConfig) -> None:
@@ -77,7 +79,7 @@ class MaskedLanguageModel(Task[Corpus]):
     def make_tokenizer(self, data: Corpus) -> PreTrainedTokenizerBase:
         """The model's own, or one trained on the training texts."""
         tokenizer = load_tokenizer(self.recipe.model, data.train)
-        tokenizer.model_max_length = self.task_section.block_size or self.task_section.max_seq_length
+        tokenizer.model_max_length = self.block_size or self.task_section.max_seq_length
         return tokenizer
 
     def prepare(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
@@ -100,7 +102,7 @@ class MaskedLanguageModel(Task[Corpus]):
             preprocess_logits=row_statistics,
             keep_columns=True,
             epoch_lengths=lambda epoch: lengths,
-            notes=notes_on(train, section.max_seq_length, section.block_size),
+            notes=notes_on(train, section.max_seq_length, self.block_size),
         )
 
     def build_model(self, data: Corpus, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
@@ -163,8 +165,8 @@ class MaskedLanguageModel(Task[Corpus]):
 
     def _check(self, tokenizer: PreTrainedTokenizerBase) -> None:
         config = load_config(self.recipe.model, tokenizer)
-        check_block_size(self.task_section.block_size, config)
-        if self.task_section.block_size is None:
+        check_block_size(self.block_size, config)
+        if self.block_size is None:
             check_length(config, self.task_section.max_seq_length)
 
     def _examples(self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Encoded:
@@ -173,7 +175,7 @@ class MaskedLanguageModel(Task[Corpus]):
             tokenizer,
             texts,
             max_length=section.max_seq_length,
-            block_size=section.block_size,
+            block_size=self.block_size,
             words=section.whole_word_mask,
         )
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hftune.config.section import DATA, Flag, Section
+from hftune.config.section import DATA, WHAT, Flag, Section
 
 BUILT_IN = re.compile(r"\w+")
 """The name of a built-in metric: neither a file nor a repository, so the Hub is not contacted for it."""
@@ -164,10 +164,18 @@ class JointTask(MaskedText, ClassifyTask):
         return self.mlm_alpha > 0 or bool(self.mlm_alpha_end)
 
 
-class MlmTask(MaskedText, TaskSettings):
-    """Train a masked language model on plain text: the first of two stages."""
+class MaskedLines(MaskedText, TaskSettings):
+    """Examples of a masked language model."""
 
     data_kind: ClassVar[str] = "corpus"
+
+    max_seq_length: Annotated[int, Flag("max-length", group=DATA)] = Field(default=128, ge=3)
+    """Maximum length of an example in tokens, special tokens included; longer ones are truncated."""
+
+
+class MlmTask(MaskedLines):
+    """Train a masked language model on plain text: the first of two stages."""
+
     command: ClassVar[str] = "pretrain"
     default_metric: ClassVar[str] = "perplexity"
 
@@ -177,12 +185,55 @@ class MlmTask(MaskedText, TaskSettings):
     )
 
     kind: Literal["mlm"] = "mlm"
-    max_seq_length: Annotated[int, Flag("max-length", group=DATA)] = Field(default=128, ge=3)
-    """Maximum length of an example in tokens, special tokens included; longer ones are truncated."""
     block_size: int | None = Field(default=None, ge=3)
     """Concatenate all lines and split them into blocks of this many tokens; one example per line by default."""
 
 
+class TeacherSettings(Section):
+    """The model that a student learns from."""
+
+    teacher: Annotated[str, Flag(group=WHAT, metavar="NAME")]
+    """The teacher: an hftune run, a folder or a Hub id of an encoder."""
+    teacher_revision: str | None = None
+    """Branch, tag or commit of the teacher on the Hub."""
+    trust_teacher_code: bool = False
+    """Run Python code that comes with the teacher."""
+
+    def runs_code(self) -> Iterator[tuple[str, str, str]]:
+        """The teacher's own code."""
+        if self.trust_teacher_code:
+            yield "trust_teacher_code", f"Python code that comes with {self.teacher}", "--trust-teacher-code"
+
+
+class DistillEncoderTask(TeacherSettings, MaskedLines):
+    """Distill an encoder on plain text: its hidden states match a teacher's, and it is a masked language model."""
+
+    command: ClassVar[str] = "distill"
+    default_metric: ClassVar[str] = "agreement"
+    held_out: ClassVar[float] = 0.02
+
+    kind: Literal["distill_encoder"] = "distill_encoder"
+    max_words: int = Field(default=80, ge=4, le=4096)
+    """Words of an example: longer documents are cut into pieces of nearly equal length."""
+    mlm_weight: float = Field(default=1.0, gt=0.0)
+    """Weight of the loss of the masked tokens."""
+    word_weight: float = Field(default=1.0, ge=0.0)
+    """Weight of the distance between the student's and the teacher's vectors of words."""
+    sentence_weight: float = Field(default=1.0, ge=0.0)
+    """Weight of the distance between the student's and the teacher's vectors of whole examples."""
+    distance: Literal["cosine", "mse"] = "cosine"
+    """Distance of two vectors: 1 - cosine, or the mean squared error to the teacher's layer-normalized vector."""
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> DistillEncoderTask:
+        if not self.word_weight and not self.sentence_weight:
+            raise ValueError(
+                "word_weight and sentence_weight are 0, so nothing is learned from the teacher; task mlm does the rest"
+            )
+        return self
+
+
 TaskSection = Annotated[
-    ClassifyTask | JointTask | MlmTask | SpanTask | ClmTask | AnswerTask, Field(discriminator="kind")
+    ClassifyTask | JointTask | MlmTask | SpanTask | ClmTask | AnswerTask | DistillEncoderTask,
+    Field(discriminator="kind"),
 ]

@@ -205,6 +205,10 @@ class Task(ABC, Generic[Data]):
     def prepare(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> TrainingInputs:
         """Tokenized splits, collator, loss and metrics."""
 
+    def precompute(self, data: Data, inputs: TrainingInputs, progress: ProgressReporter) -> TrainingInputs | None:
+        """What takes long and is done once before training, such as what a teacher computes; None for nothing."""
+        return None
+
     @abstractmethod
     def build_model(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         """The model; its head has the size of the labels."""

@@ -272,6 +272,14 @@ def check_checkpoint(path: Path, settings: Mapping[str, Any], total: int, *, sto
         )
 
 
+def refuse_other_data(directory: Path, fingerprints: Mapping[str, str]) -> None:
+    """Refuse to resume with other data, before anything is computed from them."""
+    path = next((path for path in listed(directory) if is_ours(path)), None)
+    if path is not None:
+        stated = read_manifest(path)["settings"]
+        refuse_changed(path, {**stated, "data": dict(fingerprints)} if "data" in stated else stated)
+
+
 def refuse_changed(path: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to resume a checkpoint with other settings than those it was saved with."""
     # By dotted name, so that of many fingerprints only the one that differs is shown.

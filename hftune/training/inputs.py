@@ -12,7 +12,7 @@ with the same effective batch size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -116,6 +116,9 @@ class TrainingInputs:
     auxiliary: AuxiliaryData | None = None
     """Examples to train on together with the labeled ones: ``train`` is then indexed by ``AuxiliaryKey`` and
     ``RepeatedKey`` too."""
+    totals: Mapping[str, str] = field(default_factory=dict)
+    """Batch entry → model input that receives its number of rows in the whole step, over all micro-batches and
+    processes: the divisor of a loss that is a sum over them."""
     notes: tuple[str, ...] = ()
     """What the user should know about the prepared examples."""
     loss_components: LossComponents | None = None

@@ -228,6 +228,12 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
         if self.inputs.auxiliary is not None:
             done = self.state.global_step / max(1, self.state.max_steps - 1)
             self.inputs.auxiliary.complete(samples, self.accelerator.gather, done)
+        counting = [s for i, s in enumerate(samples) if self.batches.weight(first + i)]
+        for entry, total in self.inputs.totals.items():
+            count = torch.tensor([sum(len(sample[entry]) for sample in counting)], device=device)
+            items_of_step = self.accelerator.gather(count).sum().clamp(min=1)
+            for sample in samples:
+                sample[total] = items_of_step
         # A short last batch can be without a single masked token; 0 of 0 would be nan.
         return samples, items.clamp(min=1) if isinstance(items, Tensor) else items
 
