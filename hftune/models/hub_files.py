@@ -182,13 +182,8 @@ def read_lenient(path: Path | None) -> Any:
 
 def locate(name: str, purpose: Purpose = TRAINING) -> str:
     """The name for ``from_pretrained``: the model folder of a run, or else the name itself."""
+    refuse_missing(name, purpose)
     folder = Path(name)
-    try:
-        folder.exists()
-    except OSError as error:  # such as a name that is too long
-        raise HftuneError(
-            f"{name[:100]!r}… is not a possible name of a folder or of a model on the Hub", hint=purpose.offline
-        ) from error
     if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
         if is_link(folder / "model"):
             raise HftuneError(
@@ -210,15 +205,26 @@ def locate(name: str, purpose: Purpose = TRAINING) -> str:
             f"the folder {name} has no model: there is no config.json in it",
             hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
         )
+    return name
+
+
+def refuse_missing(name: str, purpose: Purpose = INFERENCE) -> None:
+    """Refuse a path that does not exist. What could be a name on the Hub passes."""
+    folder = Path(name)
+    try:
+        exists = folder.exists()
+    except OSError as error:  # such as a name that is too long
+        raise HftuneError(
+            f"{name[:100]!r}… is not a possible name of a folder or of a model on the Hub", hint=purpose.offline
+        ) from error
     beside_runs = name.count("/") == 1 and any(folder.parent.glob("*/recipe.yaml"))
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or beside_runs
-    if looks_like_path and not folder.exists():
+    if looks_like_path and not exists:
         near = nearby_path(folder, models_near(name, causal=purpose.causal))
         raise HftuneError(
             f"there is no folder {name}",
             hint=near or f"check the path (a Hub id has the form user/name), or {purpose.offline}",
         )
-    return name
 
 
 def models_near(name: str, *, causal: bool | None = None) -> list[Path]:

@@ -184,11 +184,11 @@ def used_model(
     """The model that a command uses, and whose code may run to load it, from the flags of the command.
 
     Raises:
-        HftuneError: It is a path without a model; found before torch is imported.
+        HftuneError: It is a path that does not exist; found before torch is imported.
     """
-    from hftune.models.hub_files import INFERENCE, locate
+    from hftune.models.hub_files import refuse_missing
 
-    locate(name, INFERENCE)
+    refuse_missing(name)
     trust: Trust = {"trust_remote_code": bool(trust_remote_code), "trust_base_code": trust_base_code}
     try:
         return ModelSection(model_name_or_path=name, model_revision=revision, **trust)
