@@ -202,7 +202,7 @@ def _shown(value: Any) -> str:
 
 
 def for_python(function: Callable[P, R]) -> Callable[P, R]:
-    """Make errors of a function name keywords instead of flags, and raise ``HftuneError`` for values of wrong types."""
+    """Decorate a public function: its errors name keywords instead of flags; a wrong type raises ``HftuneError``."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

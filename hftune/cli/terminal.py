@@ -169,7 +169,7 @@ class _Facts(TextColumn):
     """Numbers next to a bar, cut off where the terminal ends."""
 
     def render(self, task: Task) -> Text:
-        """One line: a column that may wrap is the one that gives way, but its text never wraps."""
+        """Render one line: only the text is ``no_wrap``, because rich never shrinks a ``no_wrap`` column."""
         text = super().render(task)
         text.no_wrap, text.overflow = True, "ellipsis"
         return text

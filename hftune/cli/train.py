@@ -134,9 +134,9 @@ class Defaults(NamedTuple):
     """The recipes of an objective when none is named."""
 
     nothing_named: str
-    """For its own text, a small embedded one."""
+    """The recipe if no text is named, or the small embedded text that it is made for."""
     other_text: str | None
-    """If another text is named; None, and if a model is named, means the defaults of the settings."""
+    """The recipe if another text is named; None for the defaults of the settings, which a named model gets too."""
 
     def for_text(self, corpus: str | None) -> str | None:
         """The recipe for a text: an embedded text has its own."""

@@ -163,7 +163,7 @@ def _refused(source: str, message: str, hint: str = "", place: str = "") -> Reci
 def dump(value: dict[str, Any]) -> str:
     """YAML of plain values, keys in their order; ``parse`` gives an equal value back."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    # Control characters that PyYAML left as they are are all in double-quoted strings, where YAML reads escapes.
+    # All control characters that PyYAML did not escape are in double-quoted strings, where YAML reads escapes.
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

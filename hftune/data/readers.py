@@ -126,7 +126,7 @@ def _xlsx(path: Path, reading: Reading, problems: Problems) -> Table:
 
 
 def _sniffed(text: str, reading: Reading) -> str:
-    """The delimiter with the most known column names in the first record; of equal ones, one that splits all alike."""
+    """The delimiter with the most known column names in the first record; on a tie, one with equal row lengths."""
 
     def fit(delimiter: str) -> tuple[int, bool]:
         reader = csv.reader(io.StringIO(text[:SAMPLE], newline=""), delimiter=delimiter)
@@ -159,7 +159,7 @@ def _delimited(
     first = next(records, None)
     if first is None:
         raise HftuneError(f"{quote(path.name)} has no rows", hint="give a file with rows")
-    names = [cell for cell in first[1] if NAME.fullmatch(cell)]  # "Comment!" is a short text
+    names = [cell for cell in first[1] if NAME.fullmatch(cell)]  # "Comment!" is a text, not the column comment
     fixed = None if _known_names(names, reading) else _columns_without_header(first[1])
     if fixed is not None:
         records = chain([first], records)

@@ -74,7 +74,7 @@ def _kind_of(file: Path, reading: Reading) -> Kind | None:
 
 
 def _has_questions(file: Path) -> bool:
-    """Whether a tsv file has questions and answers, or questions alone: by its header, or as most lines ask."""
+    """Whether a tsv file has questions (and answers): by its header, or because most lines begin with a question."""
     lines = [line.split("\t") for _, line in numbered_lines(next(text_parts(file), ""))][:LINES]
     first = tuple(map(plain_name, lines[0]))
     if first in HEADERS or COLUMN_NAMES.intersection(first):

@@ -102,7 +102,7 @@ class VirtualTokens(AdapterMethod):
     """A method that puts trained vectors in front of the text."""
 
     num_virtual_tokens: int = Field(default=20, ge=1)
-    """Number of trained vectors before the text; they take positions of the encoder, so max_seq_length gets less."""
+    """Number of trained vectors before the text; with max_seq_length they must fit the encoder's positions."""
 
     needs: ClassVar[tuple[str, ...]] = (VIRTUAL_TOKENS,)
     trains_embeddings_path: ClassVar[bool] = False

@@ -37,6 +37,7 @@ from hftune.training.fit import Fitted, build, fit
 from hftune.training.inputs import TrainingInputs
 from hftune.training.launch import HALF_AN_HOUR, agreed, is_main_process, join, launch_summary
 from hftune.training.memory import forget_peak
+from hftune.training.settings import TrainSection
 from hftune.training.trainer import HftuneTrainer
 
 if TYPE_CHECKING:
@@ -196,14 +197,7 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
     if ahead:
         # The checkpoint is compared with everything later; these would be computed for nothing.
         refuse_other_data(run.checkpoints, facts.fingerprints)
-        began = time.perf_counter()
-        if (made := task.precompute(data, inputs, progress)) is not None:
-            inputs, feature_seconds = made, time.perf_counter() - began
-    if ahead and applied.precomputed is not None:
-        from hftune.pipeline.precompute import precompute  # most methods have no frozen part that could run once
-
-        use_cpu, size = recipe.train.use_cpu, recipe.train.per_device_eval_batch_size
-        inputs, feature_seconds = precompute(inputs, applied, use_cpu=use_cpu, batch_size=size, progress=progress)
+        inputs, feature_seconds = _precomputed(task, data, inputs, applied, recipe.train, progress)
     trainer = build(
         recipe.train,
         inputs,
@@ -240,6 +234,31 @@ def assemble(recipe: Recipe, run: RunDir, progress: ProgressReporter, *, ahead: 
             **loaded.facts,
         },
     )
+
+
+def _precomputed(
+    task: Task[Any],
+    data: Any,
+    inputs: TrainingInputs,
+    applied: Applied,
+    train: TrainSection,
+    progress: ProgressReporter,
+) -> tuple[TrainingInputs, float]:
+    """Compute once what does not change in training: outputs of a teacher, or features of a frozen encoder.
+
+    Returns:
+        The inputs with it, and the seconds that it took.
+    """
+    began = time.perf_counter()
+    made = task.precompute(data, inputs, progress)
+    inputs, seconds = (inputs, 0.0) if made is None else (made, time.perf_counter() - began)
+    if applied.precomputed is None:
+        return inputs, seconds
+    from hftune.pipeline.precompute import precompute  # most methods have no frozen part that could run once
+
+    size = train.per_device_eval_batch_size
+    inputs, more = precompute(inputs, applied, use_cpu=train.use_cpu, batch_size=size, progress=progress)
+    return inputs, seconds + more
 
 
 def train_seeds(

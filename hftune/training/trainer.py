@@ -91,8 +91,8 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
         self._losses: list[Tensor] = []  # of the micro-batches of this step
         self._grad_norm: Any = None
         self._weight, self._agreed_stop, self._saving_since = 1.0, 0, -1.0
-        # What remove_unused_columns does, in the one place that both of our loaders go through: they take the place of
-        # Trainer's, which would do it.
+        # The same as remove_unused_columns, which Trainer applies in its own data loaders. Ours replace those, so it is
+        # done in the collator, which both of ours use.
         columns = [*inspect.signature(base.forward).parameters, "label", "label_ids", "labels"]
         super().__init__(
             model=model,
@@ -166,10 +166,10 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
         set_seed(self.args.seed + self.args.process_index)
         output_dir, save_strategy = self.args.output_dir, self.args.save_strategy
         if checkpoint is not None:
-            self.args.eval_on_start = False  # that was before the first step, and is in history
+            self.args.eval_on_start = False  # was done before the first step, and is in history
         try:
             if checkpoint is not None and self._resumed["finished"]:
-                # Trainer would train on where max_steps or early stopping ended a run within an epoch.
+                # Trainer would continue a run that max_steps or early stopping has ended in the middle of an epoch.
                 self.state = TrainerState.load_from_json(str(checkpoint / STATE))
                 # What Trainer.train changes in the model's configuration, which is saved with the model.
                 if self.processing_class is not None:

@@ -97,7 +97,7 @@ class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's initialization: N(0, 0.02), biases zero, smaller where 2 · layers outputs add up."""
+        """GPT-2's initialization: N(0, 0.02), biases zero; residual projections scaled by 1/√(2 · layers)."""
         super()._init_weights(module)
         if isinstance(module, ResidualLinear):
             # Each layer adds two outputs to the residual stream, and variances add up.
@@ -107,7 +107,7 @@ class MinGPTPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             module.init_parameters(self.config)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save, with the names of both classes if the code is saved too (see ``register``), not only this one's."""
+        """Save; if the code is saved too (see ``register``), ``auto_map`` names both classes, not only this one."""
         if self.is_remote_code():
             self.config.auto_map = {
                 "AutoModel": "modeling_mingpt.MinGPTModel",
