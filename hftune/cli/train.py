@@ -210,8 +210,8 @@ def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
     source = values["recipe"] or _recipe_of_resumed(values)
     if "data" in given and "corpus" not in given:
         raise HftuneError(
-            "hftune distill learns from plain text, without labels: --data names labeled data",
-            hint="name a text with --corpus FILE, then fine-tune the student: hftune classify --model RUN --data …",
+            "distillation learns from plain text, without labels: --data names labeled data",
+            hint="name it with --corpus FILE, then fine-tune the student: `hftune classify --model RUN --data FILE`",
         )
     if source is not None:
         from hftune.recipe import load_recipe
