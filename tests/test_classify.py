@@ -148,6 +148,7 @@ def test_an_existing_run_is_refused_or_resumed_never_overwritten(here: Path, hft
     code, _, err = hftune(*command, "--resume")
     assert code == 0, err
     assert "complete already" in err and not (here / "run" / ".lock-owner").exists()
+    assert ("has collapsed" in err) == json.loads(before)["collapsed"]
     (here / "run" / "metrics.json").unlink()
     code, _, err = hftune(*command, "--resume", "--lr", "0.5")
     assert (code, "train.learning_rate" in err) == (2, True)

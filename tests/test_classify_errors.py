@@ -170,5 +170,5 @@ def test_a_study_is_not_a_run(here: Path, hftune: Hftune) -> None:
 
 
 def test_a_mistyped_split_is_refused_before_anything_is_loaded(here: Path, hftune: Hftune) -> None:
-    code, _, err = hftune("evaluate", "no/such/run", "--split", "tset")
+    code, _, err = hftune("evaluate", "nobody/nothing", "--split", "tset")
     assert code == 2 and mentions(err, "split 'tset'") and mentions(err, "mean 'test'")

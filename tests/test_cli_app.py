@@ -93,7 +93,14 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
     ]
     train_tokenizer("bpe", lambda: ["the food was great"] * 9, 270).save_pretrained(tmp_path / "tokens")
     light += [["tokenizer", "show", str(tmp_path / "tokens"), "food", "--corpus", "prose"]]
-    refused = [["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
+    missing = str(tmp_path / "nope")
+    unknown = [
+        ["predict", missing, "text"],
+        ["evaluate", missing],
+        ["export", missing, "--onnx"],
+        ["generate", missing],
+    ]
+    refused = [*unknown, ["classify", "--output", first], ["classify", "--output", first, "--seeds", "1,2"]]
     labeled = [["data", "peek", "reviews"], ["data", "check", "reviews"]]
     program = (
         "import sys\nfrom hftune.cli.commands import run\n"
@@ -104,7 +111,9 @@ def test_work_without_tensors_imports_no_framework(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = [line for line in result.stdout.splitlines() if line.startswith("imports ")]
-    expected = ["imports 0 []"] * len(light) + ["imports 2 []"] * 2 + ["imports 0 ['datasets']"] * len(labeled)
+    expected = (
+        ["imports 0 []"] * len(light) + ["imports 2 []"] * len(refused) + ["imports 0 ['datasets']"] * len(labeled)
+    )
     assert found == expected, result.stderr
 
 

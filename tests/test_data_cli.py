@@ -100,7 +100,28 @@ def test_check_counts_words_or_the_tokens_of_a_model(hftune: Command, here: Path
 
 def test_a_clean_dataset_is_reported_as_clean(hftune: Command, here: Path) -> None:
     write_rows(here / "odd.jsonl", 60)
-    assert mentions(hftune("data", "check", "odd.jsonl")[1], "duplicates", "leakage")
+    out = hftune("data", "check", "odd.jsonl")[1]
+    assert mentions(out, "duplicates", "leakage", "--model") and "nothing truncated" not in out  # words were counted
+    assert mentions(out, "validation was made from train: 6 rows")
+
+
+def test_peek_shows_rows_next_to_the_problem_of_others(hftune: Command, here: Path) -> None:
+    write_rows(here / "odd.jsonl")
+    with (here / "odd.jsonl").open("a") as file:
+        file.write('{"question": "", "passage": "", "answer": true}\n')
+    code, out, err = hftune("data", "peek", "odd.jsonl", "--rows", "2")
+    assert (code, out.count("and its parity")) == (2, 2)
+    assert mentions(err, "line 41", "--drop-missing")
+    code, out, err = hftune("data", "peek", "odd.jsonl", "--json")
+    assert (code, len(json.loads(out)["rows"])) == (2, 5) and "line 41" in err
+    assert hftune("data", "peek", "odd.jsonl", "--drop-missing")[0] == 0
+    assert mentions(hftune("data", "check", "odd.jsonl", "--drop-missing")[1], "1 row with no text", "left out")
+
+
+def test_the_endings_of_text_files_are_listed(hftune: Command, here: Path) -> None:
+    (here / "texts").mkdir()
+    code, _, err = hftune("data", "check", "./texts", "--task", "span")
+    assert code == 2 and mentions(err, "no training file", ".txt, .text, .md, .jsonl") and ", ," not in err
 
 
 @pytest.mark.parametrize("command", ["peek", "check"])

@@ -328,7 +328,7 @@ def test_blank_rows_are_left_out_and_reported(tmp_path: Path) -> None:
     write_csv(path, [*rows_of(20), {"text": " ", "label": ""}])
     splits = read(path)
     assert len(gathered(splits)) == 20
-    assert splits.notes[0] == "blank.csv: 1 row with nothing in them left out"
+    assert splits.notes[0] == "blank.csv: 1 row with no text and no label left out"
 
 
 @pytest.mark.parametrize(

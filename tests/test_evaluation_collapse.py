@@ -26,7 +26,7 @@ def test_boolq_at_the_majority_rate() -> None:
     reason = collapsed(np.ones_like(gold), gold, ("no", "yes"))
     assert reason is not None
     assert mentions(reason, "all", 3270, "'yes'")
-    assert "accuracy 0.6217, majority rate 0.6217" in reason
+    assert "accuracy 0.6217, majority label of the split 0.6217" in reason
     assert mentions(reason, 1237)
 
 
@@ -121,4 +121,4 @@ def test_constant_predictions_ring_even_on_a_very_imbalanced_set() -> None:
     gold = np.array([0] * 995 + [1] * 5)
     reason = collapsed(np.zeros(1000), gold)
     assert reason is not None
-    assert "majority rate 0.9950" in reason
+    assert "majority label of the split 0.9950" in reason

@@ -191,6 +191,9 @@ def test_baseline_of_one_answer(there: Path, hftune: Hftune) -> None:
     )
     assert code == 0, err
     assert json.loads(out)["baselines"]["always Rome"]["validation"]["exact_match"] == pytest.approx(1 / 3)
+    code, out, err = hftune("baseline", "--data", "people", "--json")  # recognized as questions
+    assert code == 0, err
+    assert set(json.loads(out)["baselines"]) == {"constant"}
     code, out, err = hftune("baseline", "--data", "reviews", "--answer", "Rome")
     assert code == 2
 

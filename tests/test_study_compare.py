@@ -93,6 +93,16 @@ def test_settings_that_are_level_on_validation_are_named(tmp_path: Path) -> None
     assert f"tied with {SAME}, {BAD}" in compare_study(study).notes[0]
 
 
+def test_a_baseline_that_does_as_well_is_reported(tmp_path: Path) -> None:
+    def notes(share: float, folder: str, metric: str = "accuracy") -> list[str]:
+        study = plant_study(tmp_path / folder, Plan(grid={LR: [0.001, 0.1]}), {GOOD: share, BAD: 0.5}, GOOD)
+        return [note for note in compare_study(study, metric=metric).notes if "a baseline does as well" in note]
+
+    assert notes(0.9, "good") == []
+    (found,) = notes(0.6, "poor")
+    assert mentions(found, "validation", "bag of words 0.6600") and "majority" not in found
+
+
 def test_by_loss_lower_is_better(study: StudyDir) -> None:
     compared = compare_study(study, metric="loss")
     assert [row.name for row in compared.rows] == [GOOD, SAME, BAD]

@@ -467,7 +467,8 @@ def _on_disk(data: Data | None, split: str | None, kind: str) -> Iterator[tuple[
     # Stored as a file, so that rows are read, checked and scored by the code that does so for a path.
     with tempfile.TemporaryDirectory() as folder:
         replace(rows, tables={SINGLE: table}).write(Path(folder))
-        yield str(Path(folder) / f"{SINGLE}.parquet"), inference.ALL, chosen
+        stored = (Path(folder) / f"{SINGLE}.parquet").rename(Path(folder) / "data.parquet")  # the name is in errors
+        yield str(stored), inference.ALL, chosen
 
 
 def _column_settings(columns: Mapping[str, str]) -> dict[str, str]:

@@ -24,10 +24,12 @@ _CORPUS = "Score counts of tokens and token pairs on this text."
 Answer = Annotated[str | None, option(RUN, "TEXT", _ANSWER, "--answer")]
 Corpus = Annotated[str | None, option(RUN, "NAME|PATH", _CORPUS, "--corpus", "-c")]
 
+COLUMNS = {"data.text_column_name", "data.text_pair_column_name", "data.label_column_name"}
+"""Settings that only labeled rows have."""
+
 
 def _task_of(values: Mapping[str, Any], given: Given) -> str:
-    data = resolve_settings(given, None).get("data.dataset_name")
-    return _task(data, values["corpus"], values["answer"])
+    return _task(resolve_settings(given, None), values["corpus"], values["answer"])
 
 
 @settings_command(task=_task_of, takes=("task", "data", "model"))
@@ -43,7 +45,7 @@ def baseline(
             "--answer was given with --corpus, but plain text has no questions",
             hint="name the questions with --data, or leave --answer out",
         )
-    task_kind = _task(data, corpus, answer)
+    task_kind = _task(settings, corpus, answer)
     if corpus is not None:
         settings["data.dataset_name"] = corpus
     if answer is not None and not answer.strip():
@@ -98,13 +100,20 @@ def _scored(facts: DataSummary) -> list[str]:
     return [name for name in ("validation", "test") if name in facts.rows]
 
 
-def _task(data: str | None, corpus: str | None, answer: str | None) -> str:
-    """The kind of task whose baselines are scored: from the flags, or that of an embedded dataset."""
+def _task(settings: Mapping[str, Any], corpus: str | None, answer: str | None) -> str:
+    """The kind of task whose baselines are scored: from the flags, or what the data is recognized as."""
     if corpus is not None:
         return "clm"
     if answer is not None:
         return "answer"
     from hftune.data.locate import CORPORA, QUESTIONS
+    from hftune.data.recognize import recognize
 
+    data = settings.get("data.dataset_name") or ""
     kinds = {**dict.fromkeys(CORPORA, "clm"), **dict.fromkeys(QUESTIONS, "answer")}
-    return kinds.get(data or "", "classify")
+    if data in kinds:
+        return kinds[data]
+    if not data or not COLUMNS.isdisjoint(settings):
+        return "classify"
+    kind = recognize(data, settings.get("data.delimiter"), settings.get("data.sheet_name"))
+    return "answer" if kind == "questions" else "classify"

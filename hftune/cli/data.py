@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from hftune.data.checks import Check, Lengths
     from hftune.data.locate import Embedded
+    from hftune.data.settings import LabeledData
     from hftune.data.splits import Splits
     from hftune.recipe import Recipe
 
@@ -148,8 +149,10 @@ def check_dataset(
         splits = load(section)
         found = check(splits, section.max_seq_length, _token_counter(recipe, splits) if model is not None else None)
     if as_json:
-        terminal.show_json(asdict(found))
+        terminal.show_json(asdict(found) | {"notes": splits.notes})
     else:
+        for text in splits.notes:
+            terminal.say(text, style="dim")
         show_check(found)
 
 
@@ -234,6 +237,7 @@ def _token_counter(recipe: Recipe, splits: Splits) -> Lengths:
 # ---- what peek and check print: labeled rows, documents with their spans, questions ----
 
 SHOWN_TEXT, SHOWN_LABELS, BAR = 600, 20, 30
+INCOMPLETE = "only the rows that have a text and a label; a run refuses the others, see the error below"
 OPEN, CLOSE = "«", "»"
 """Marks around a span."""
 
@@ -251,7 +255,11 @@ def peek_labeled(recipe: Recipe, split: str, rows: int, as_json: bool) -> None:
     from hftune.progress import quiet_datasets
 
     quiet_datasets()
-    splits = load(expect(recipe.data, LabeledData))
+    section, problem = expect(recipe.data, LabeledData), None
+    try:
+        splits = load(section)
+    except HftuneError as error:
+        splits, problem = _complete_rows(section, error), error
     chosen = split_of(splits.named, split, splits.source)
     shown = [
         {**row, "label": None if row["label"] < 0 else splits.labels[row["label"]]}
@@ -260,10 +268,24 @@ def peek_labeled(recipe: Recipe, split: str, rows: int, as_json: bool) -> None:
     sizes = {part: len(dataset) for part, dataset in splits.named.items()}
     if as_json:
         facts = {"source": splits.source, "split": split, "labels": splits.labels, "sizes": sizes}
-        terminal.show_json(
-            {**facts, "fingerprints": splits.fingerprints, "notes": splits.notes, "rows": shown},
-        )
-        return
+        terminal.show_json({**facts, "fingerprints": splits.fingerprints, "notes": splits.notes, "rows": shown})
+    else:
+        _show_labeled(splits, sizes, split, shown)
+    if problem is not None:
+        raise problem
+
+
+def _complete_rows(section: LabeledData, problem: HftuneError) -> Splits:
+    """The rows that have a text and a label, for a file in which some do not; the problem again if it is another."""
+    from hftune.data.load import load
+
+    try:
+        return replace(load(section.model_copy(update={"drop_missing": True})), notes=(INCOMPLETE,))
+    except HftuneError:
+        raise problem from None
+
+
+def _show_labeled(splits: Splits, sizes: Mapping[str, int], split: str, shown: Sequence[Mapping[str, Any]]) -> None:
     _heading(splits.source, sizes, ("labels: " + cut(", ".join(splits.labels)), *splits.notes))
     for number, row in enumerate(shown, start=1):
         label = "(no label)" if row["label"] is None else row["label"]
@@ -451,7 +473,9 @@ def show_check(found: Check) -> None:
         terminal.say(f"  {found.unit}: median {part.median_length:g}, longest {part.longest:,}", style="dim")
         _bars([(f"{bar.low}–{bar.high}", bar.rows) for bar in part.lengths], part.rows)
     if not found.findings:
-        terminal.say("No duplicates, no leakage, no contradictions, nothing truncated.", style="bold green")
+        words = f"no row over {found.max_length} words (tokens are more: --model counts them)"
+        short = words if found.unit == "words" else "nothing truncated"
+        terminal.say(f"No duplicates, no leakage, no contradictions, {short}.", style="bold green")
         return
     terminal.say("Findings", style="bold")
     for finding in found.findings:

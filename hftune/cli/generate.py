@@ -84,6 +84,7 @@ def generate(
     prompts = list(_from_file(file)) if file is not None else list(prompt or [""])
     if not prompts:
         raise HftuneError(f"{file} has no prompts", hint="give one prompt per line")
+    model = used_model(run, settings)
 
     from hftune.models.generator import Sampling
     from hftune.progress import quiet_libraries
@@ -95,7 +96,7 @@ def generate(
             "without sampling, all samples of a prompt are the same", hint="add --temperature, --top-k or --top-p"
         )
     quiet_libraries()
-    generator = _load_generator(run, used_model(run, settings))
+    generator = _load_generator(run, model)
     if output is None and not as_json and out().is_terminal:
         _on_terminal(generator, prompts, sampling, samples)
         return

@@ -104,11 +104,13 @@ def predict(
             hint=f"name --output {output.with_suffix('.csv')}",
         )
 
+    model = used_model(run, settings)
+
     from hftune.pipeline.inference import predictor
     from hftune.progress import quiet_libraries
 
     quiet_libraries()
-    kind, ask = predictor(run, used_model(run, settings))
+    kind, ask = predictor(run, model)
     rows = _rows(run, kind, texts, pairs, file, _reading(settings, file))
     answers = (as_row(answer, kind, min_confidence) for answer in ask(rows, batch_size))
     if output is not None:

@@ -177,7 +177,7 @@ def _print_dry_run(estimate: Estimate) -> None:
     say("dry run: nothing was trained, nothing was written")
 
 
-WARNS = ("too few", "collapsed", "not the same items")
+WARNS = ("too few", "collapsed", "not the same items", "a baseline does")
 """Notes with these words are warnings."""
 
 

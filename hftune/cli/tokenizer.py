@@ -6,6 +6,7 @@ hftune tokenizer show my-tokenizer "how is this split?"
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,8 @@ def train_tokenizer(
         return
     _show(result)
     objective = "clm" if made.eos_token is not None else "mlm"
-    terminal.say(f"Saved in {output}. Train with it: `hftune pretrain --objective {objective} --tokenizer {output}`")
+    words = ["hftune", "pretrain", "--objective", objective, "--corpus", corpus, "--tokenizer", str(output)]
+    terminal.say(f"Saved in {output}. Train with it: `{shlex.join(words)}`")
 
 
 app.command("train", cls=vars(train_tokenizer)["command_class"])(train_tokenizer)

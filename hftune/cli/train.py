@@ -214,10 +214,10 @@ def _task_of_distillation(values: Mapping[str, Any], given: Given) -> str:
     if "corpus" in given and labeled:
         flag = f"--{labeled[0].replace('_', '-')}"
         raise HftuneError(
-            f"--corpus, a text without labels, and {flag} were both given: hftune distill learns an encoder from one "
+            f"--corpus, a text without labels, and {flag} were both given: distillation learns an encoder from one "
             "or a classifier from the other",
-            hint="for a classifier write --data and --unlabeled; for an encoder --corpus alone, then hftune classify "
-            "--model RUN --data …",
+            hint="for a classifier write --data and --unlabeled; for an encoder --corpus alone, then `hftune classify "
+            "--model RUN --data FILE`",
         )
     source = values["recipe"] or _recipe_of_resumed(values)
     if source is None:

@@ -364,11 +364,12 @@ def _only_file(folder: Path, candidates: list[Path], files: Files, endings: Coll
     """The only data file of a folder is the training file."""
     if len(candidates) == 1 and not files:
         return candidates
+    ends = ", ".join(ending for ending in endings if ending)  # "" is a text file without an ending
     inside = listing(sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir()))
     raise HftuneError(
         f"the folder {quote(folder.name)} has no training file; it holds {inside or 'nothing'}",
         hint="a split file has train, validation (or valid, val, dev) or test in its name and ends in "
-        f"{', '.join(endings)} (text also in .gz after it); name others with --set data.train_file=FILE",
+        f"{ends} (text also in .gz after it); name others with --set data.train_file=FILE",
     )
 
 

@@ -103,7 +103,8 @@ def load_questions(section: QuestionData) -> QuestionSplits:
     for split in ("validation", "test"):
         again = sum(question in trained for question in rows[split].questions) if split in rows else 0
         if again:
-            notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions are asked in train as well")
+            verb = "is" if again == 1 else "are"
+            notes.append(f"{again:,} of the {len(rows[split]):,} {split} questions {verb} asked in train as well")
     return QuestionSplits(
         rows["train"],
         rows["validation"],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 NO_LABEL = -1
-COLUMN_HINT = "name the right column with data.text_column_name or data.text_pair_column_name"
+COLUMN_HINT = "name the right column with --text-column-name or --text-pair-column-name"
 
 
 Rows = TypeVar("Rows")
@@ -208,7 +208,7 @@ def _canonical(
             own.append(f"{table.where}: {count(len(found), 'row')} {what} left out")
         return found
 
-    dropped = leave_out({row for row, parts in enumerate(rows) if not any(parts)}, "with nothing in them")
+    dropped = leave_out({row for row, parts in enumerate(rows) if not any(parts)}, "with no text and no label")
     if names is not None and (mapping.label in table.classes or table.from_hub):
         marked = {row for row, name in enumerate(names) if name is None} - dropped
         dropped |= leave_out(marked, "that the source marks as unlabeled")

@@ -30,10 +30,11 @@ def collapsed(predicted: NDArray[Any], gold: NDArray[Any], labels: Sequence[str]
     - Labels other than the most predicted one are predicted less than a tenth as often as they occur. A model that
       gives one of five equally frequent labels to 95 % of the rows does so; a good model that predicts one label for
       99 % of the rows does not, if 99 % of gold have that label.
-    - The predictions are no better than a constant: their accuracy is at most two standard errors above the majority
-      rate, and they are next to unrelated to gold (Matthews correlation). This alone may be bad luck or a hard task,
-      so they must also be concentrated: other labels are predicted less than a quarter as often as they occur, or
-      the effective number of predicted labels is less than half that of gold.
+    - The predictions are no better than a constant: their accuracy is at most two standard errors above that of the
+      most frequent label of these rows (not of train, as the baseline's), and they are next to unrelated to gold
+      (Matthews correlation). This alone may be bad luck or a hard task, so they must also be concentrated: other labels
+      are predicted less than a quarter as often as they occur, or the effective number of predicted labels is less than
+      half that of gold.
 
     Args:
         predicted: ``[rows]``, predicted label indices.
@@ -51,7 +52,7 @@ def collapsed(predicted: NDArray[Any], gold: NDArray[Any], labels: Sequence[str]
     right, majority = float((ours == truth).mean()), float(occurs.max() / rows)
     name = repr(labels[int(values[top])]) if labels is not None else f"label {values[top]}"
     others, others_in_gold = rows - int(counts[top]), rows - int(occurs[top])
-    figures = f"accuracy {right:.4f}, majority rate {majority:.4f}"
+    figures = f"accuracy {right:.4f}, majority label of the split {majority:.4f}"
     if not others:
         return f"all {rows:,} predictions are {name}, and {others_in_gold:,} gold labels are not ({figures})"
     reason = f"{counts[top] / rows:.1%} of {rows:,} predictions are {name}, against {occurs[top] / rows:.1%} of gold"

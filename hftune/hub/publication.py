@@ -125,7 +125,7 @@ class Publication(TrainerCallback):  # type: ignore[misc]
             self.progress.warn(f"could not prepare the best checkpoint of step {step} for the Hub: {reason}")
             return
         finally:
-            self.job.trainer.clock.aside += time.perf_counter() - before
+            self.job.trainer.clock.other_seconds += time.perf_counter() - before
         assert self.uploads is not None, "the queue is there as long as the trainer has this callback"
         self.uploads.offer(staged)
         self.report()

@@ -21,7 +21,8 @@ from transformers.models.auto.modeling_auto import (
 from hftune.errors import HftuneError
 from hftune.models import mingpt
 from hftune.models.adapter import merge_into
-from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint, save_checkpoint
+from hftune.models.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from hftune.models.hub_files import INFERENCE
 from hftune.models.load import (
     LoadedModel,
     check_vocabulary,

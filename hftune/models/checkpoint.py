@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import (
@@ -42,9 +42,13 @@ from hftune.errors import HftuneError, nearby_path
 from hftune.models.hub_files import (
     ADAPTER,
     CONFIG,
+    TOKENIZER,
+    TRAINING,
     ModelFiles,
+    Purpose,
     check_weights,
     load_metadata,
+    locate,
     log_bin,
     models_near,
     refuse_unsafe,
@@ -52,7 +56,6 @@ from hftune.models.hub_files import (
 )
 from hftune.models.settings import MINGPT_TYPE, POOLED_TYPE, ModelSection, encoder_config
 from hftune.models.trust import refuse_outside_paths, trusted
-from hftune.portability import is_link
 
 if TYPE_CHECKING:
     from hftune.models.adapter import Adapter
@@ -69,23 +72,6 @@ NETWORK_ERRORS = {
 }
 """Names of the client libraries' exceptions for a network that does not work."""
 _CLASSES = ("MODEL", "MODEL_FOR_MASKED_LM", "MODEL_FOR_PRETRAINING", "MODEL_FOR_SEQUENCE_CLASSIFICATION")
-
-
-class Purpose(NamedTuple):
-    """What a checkpoint is loaded for, for the messages."""
-
-    what: str
-    offline: str
-    """What to do without a network."""
-    causal: bool | None = None
-    """Whether only models that predict the next token serve, or only others; None means both."""
-
-
-_OFFLINE = "use --model scratch:{} (trained from scratch, no network), or a folder that has the checkpoint"
-TRAINING = Purpose("model", _OFFLINE.format("bert-tiny"), causal=False)
-TRAINING_CAUSAL = Purpose("model", _OFFLINE.format("mingpt"), causal=True)
-INFERENCE = Purpose("model", "name a run, or a folder that has the model")
-TOKENIZER = Purpose("tokenizer", "name a run, or a folder that has the tokenizer")
 
 
 @dataclass(frozen=True)
@@ -276,47 +262,6 @@ def save_checkpoint(
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_metadata(folder, metadata)
-
-
-def locate(name: str, purpose: Purpose = TRAINING) -> str:
-    """The name for ``from_pretrained``: the model folder of a run, or else the name itself."""
-    folder = Path(name)
-    try:
-        folder.exists()
-    except OSError as error:  # such as a name that is too long
-        raise HftuneError(
-            f"{name[:100]!r}… is not a possible name of a folder or of a model on the Hub", hint=purpose.offline
-        ) from error
-    if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
-        if is_link(folder / "model"):
-            raise HftuneError(
-                f"{folder / 'model'} is a link, which leads out of the run {folder}",
-                hint="put the files themselves there; nothing outside a run is read through it",
-            )
-        return str(folder / "model")
-    seeds = sorted(str(run.parent) for run in folder.glob("seed-*/recipe.yaml")) if folder.is_dir() else []
-    if seeds:
-        many = f"{len(seeds)} runs" if len(seeds) > 1 else "one run"
-        raise HftuneError(f"{name} is a group of seeds ({many}), not a run", hint=f"name a run in it: {seeds[0]}")
-    if folder.is_file():
-        raise HftuneError(
-            f"{name} is a file, not a {purpose.what}",
-            hint="name a run or a folder with a model; a file of data is what a model is trained or scored on",
-        )
-    if folder.is_dir() and not (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file():
-        raise HftuneError(
-            f"the folder {name} has no model: there is no config.json in it",
-            hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
-        )
-    beside_runs = name.count("/") == 1 and any(folder.parent.glob("*/recipe.yaml"))
-    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or beside_runs
-    if looks_like_path and not folder.exists():
-        near = nearby_path(folder, models_near(name, causal=purpose.causal))
-        raise HftuneError(
-            f"there is no folder {name}",
-            hint=near or f"check the path (a Hub id has the form user/name), or {purpose.offline}",
-        )
-    return name
 
 
 def refuse_incomplete(

@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from hftune.errors import HftuneError
-from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint, refuse_incomplete, save_checkpoint
+from hftune.models.checkpoint import Checkpoint, open_checkpoint, refuse_incomplete, save_checkpoint
 from hftune.models.cls_only import compute_cls_only
-from hftune.models.hub_files import METADATA, ONNX, is_onnx
+from hftune.models.hub_files import INFERENCE, METADATA, ONNX, is_onnx
 from hftune.models.load import (
     LoadedModel,
     check_vocabulary,

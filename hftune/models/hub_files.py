@@ -19,8 +19,9 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hftune import pickles
-from hftune.errors import HftuneError
+from hftune.errors import HftuneError, nearby_path
 from hftune.files import Damaged, read_json, write_json
+from hftune.portability import is_link
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,23 @@ TIMEOUT = 10.0
 """Seconds that the Hub has for its first answer."""
 REQUIRED: Any = None
 """The default of a key that may be absent but not null."""
+
+
+class Purpose(NamedTuple):
+    """What a checkpoint is loaded for, for the messages."""
+
+    what: str
+    offline: str
+    """What to do without a network."""
+    causal: bool | None = None
+    """Whether only models that predict the next token serve, or only others; None means both."""
+
+
+_OFFLINE = "use --model scratch:{} (trained from scratch, no network), or a folder that has the checkpoint"
+TRAINING = Purpose("model", _OFFLINE.format("bert-tiny"), causal=False)
+TRAINING_CAUSAL = Purpose("model", _OFFLINE.format("mingpt"), causal=True)
+INFERENCE = Purpose("model", "name a run, or a folder that has the model")
+TOKENIZER = Purpose("tokenizer", "name a run, or a folder that has the tokenizer")
 
 
 class _Metadata(BaseModel):
@@ -160,6 +178,53 @@ def read_lenient(path: Path | None) -> Any:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def locate(name: str, purpose: Purpose = TRAINING) -> str:
+    """The name for ``from_pretrained``: the model folder of a run, or else the name itself."""
+    refuse_missing(name, purpose)
+    folder = Path(name)
+    if (folder / "recipe.yaml").is_file() and (folder / "model").is_dir():
+        if is_link(folder / "model"):
+            raise HftuneError(
+                f"{folder / 'model'} is a link, which leads out of the run {folder}",
+                hint="put the files themselves there; nothing outside a run is read through it",
+            )
+        return str(folder / "model")
+    seeds = sorted(str(run.parent) for run in folder.glob("seed-*/recipe.yaml")) if folder.is_dir() else []
+    if seeds:
+        many = f"{len(seeds)} runs" if len(seeds) > 1 else "one run"
+        raise HftuneError(f"{name} is a group of seeds ({many}), not a run", hint=f"name a run in it: {seeds[0]}")
+    if folder.is_file():
+        raise HftuneError(
+            f"{name} is a file, not a {purpose.what}",
+            hint="name a run or a folder with a model; a file of data is what a model is trained or scored on",
+        )
+    if folder.is_dir() and not (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file():
+        raise HftuneError(
+            f"the folder {name} has no model: there is no config.json in it",
+            hint="give the folder that save_pretrained wrote, or an hftune run that has finished",
+        )
+    return name
+
+
+def refuse_missing(name: str, purpose: Purpose = INFERENCE) -> None:
+    """Refuse a path that does not exist. What could be a name on the Hub passes."""
+    folder = Path(name)
+    try:
+        exists = folder.exists()
+    except OSError as error:  # such as a name that is too long
+        raise HftuneError(
+            f"{name[:100]!r}… is not a possible name of a folder or of a model on the Hub", hint=purpose.offline
+        ) from error
+    beside_runs = name.count("/") == 1 and any(folder.parent.glob("*/recipe.yaml"))
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or beside_runs
+    if looks_like_path and not exists:
+        near = nearby_path(folder, models_near(name, causal=purpose.causal))
+        raise HftuneError(
+            f"there is no folder {name}",
+            hint=near or f"check the path (a Hub id has the form user/name), or {purpose.offline}",
+        )
 
 
 def models_near(name: str, *, causal: bool | None = None) -> list[Path]:

@@ -23,7 +23,8 @@ from transformers import (
 )
 
 from hftune.errors import HftuneError, did_you_mean
-from hftune.models.checkpoint import TOKENIZER, TRAINING, Checkpoint, Purpose, open_checkpoint
+from hftune.models.checkpoint import Checkpoint, open_checkpoint
+from hftune.models.hub_files import TOKENIZER, TRAINING, Purpose
 from hftune.models.settings import MINGPT_TYPE, SCRATCH, ModelSection, encoder_config
 from hftune.models.tokenizers import FORMATS, pad_with_eos, train_tokenizer
 

@@ -19,8 +19,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
-from hftune.models.checkpoint import INFERENCE, Checkpoint, open_checkpoint
+from hftune.models.checkpoint import Checkpoint, open_checkpoint
 from hftune.models.classifier import load_sequence_classifier
+from hftune.models.hub_files import INFERENCE
 from hftune.models.joint import FAMILIES, IGNORED, as_masked_lm, row_statistics, with_mlm_head
 from hftune.models.load import (
     LoadedModel,

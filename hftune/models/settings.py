@@ -181,7 +181,14 @@ class ModelSection(Section):
 def used_model(
     name: str, revision: str | None, trust_remote_code: bool | None, trust_base_code: str | None
 ) -> ModelSection:
-    """The model that a command uses, and whose code may run to load it, from the flags of the command."""
+    """The model that a command uses, and whose code may run to load it, from the flags of the command.
+
+    Raises:
+        HftuneError: It is a path that does not exist; found before torch is imported.
+    """
+    from hftune.models.hub_files import refuse_missing
+
+    refuse_missing(name)
     trust: Trust = {"trust_remote_code": bool(trust_remote_code), "trust_base_code": trust_base_code}
     try:
         return ModelSection(model_name_or_path=name, model_revision=revision, **trust)

@@ -24,7 +24,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from hftune.errors import HftuneError
 from hftune.models.adapter import refuse_adapter
 from hftune.models.alignment import Aligned, align, refuse_slow, text_means, word_means
-from hftune.models.checkpoint import Checkpoint, Purpose, open_checkpoint
+from hftune.models.checkpoint import Checkpoint, open_checkpoint
+from hftune.models.hub_files import Purpose
 from hftune.models.load import evaluation_mode, max_positions
 from hftune.models.settings import SCRATCH, ModelSection
 

@@ -47,7 +47,7 @@ class OpenedClassifier:
             raise HftuneError(
                 f"the teacher {self.name} has other labels than {source}: it gives {len(self.labels)} "
                 f"({listed(self.labels)}), the data have {len(labels)} ({listed(labels)})",
-                hint="fine-tune a teacher on these labels (hftune classify), or write their names into id2label of "
+                hint="fine-tune a teacher on these labels (`hftune classify`), or write their names into id2label of "
                 "the teacher's config.json if they mean the same",
             )
         return [self.labels.index(label) for label in labels]
@@ -84,7 +84,7 @@ def open_classifier(section: ModelSection) -> OpenedClassifier:
     if architectures and not any(name.endswith(HEAD) for name in architectures):
         raise HftuneError(
             f"the teacher {checkpoint.name} is no classifier ({architectures[0]}), so it has no labels to teach",
-            hint=f"fine-tune it first: hftune classify --model {checkpoint.name} --data …; to learn the hidden states "
+            hint=f"fine-tune it first: `hftune classify --model {checkpoint.name} --data FILE`; to learn the hidden states "
             "of an encoder from plain text, give --corpus and no --data",
         )
     return OpenedClassifier(checkpoint, known)

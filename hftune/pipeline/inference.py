@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from hftune.data import locate
 from hftune.data.settings import LabeledData
 from hftune.errors import HftuneError, did_you_mean
-from hftune.models.checkpoint import INFERENCE, open_checkpoint
+from hftune.models.checkpoint import open_checkpoint
+from hftune.models.hub_files import INFERENCE
 from hftune.models.settings import ModelSection
 from hftune.progress import ProgressReporter
 from hftune.recipe import load_recipe, read_recipe

@@ -123,6 +123,12 @@ def known_names(task: str | None) -> list[str]:
     return [*Recipe.spellings(task), *REMOVED, *COMPOSED, *REFUSED]
 
 
+def _tasks_with(name: str) -> list[str]:
+    from hftune.tasks import TASKS
+
+    return [kind for kind in TASKS if name in Recipe.spellings(kind)]
+
+
 def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = False) -> Named:
     """The settings of these names; None means not given.
 
@@ -176,7 +182,7 @@ def from_names(given: Mapping[str, Any], task: str | None, *, dashes: bool = Fal
         elif name in Recipe.spellings(None):
             raise HftuneError(
                 f"{shown(name)} is not a setting of task {task}",
-                hint=f"{Recipe.spellings(None)[name]} belongs to another task: `hftune recipes schema` shows which",
+                hint=f"leave it out: {Recipe.spellings(None)[name]} is a setting of {', '.join(_tasks_with(name))}",
             )
         else:
             raise unknown(name, known_names(task), shown(name))

@@ -341,9 +341,14 @@ def write_results(run: RunDir, metrics: Mapping[str, Any], evaluation: Evaluatio
     run.write_metrics(metrics)
     progress.stage("writing the report")
     write_pages(run)
-    if evaluation.collapsed:
-        progress.warn(f"the model has collapsed: {evaluation.collapsed}")
+    report_collapse(metrics, progress)
     report_verdict(metrics, progress)
+
+
+def report_collapse(metrics: Mapping[str, Any], progress: ProgressReporter) -> None:
+    """Warn of a run that collapsed, also when it is found complete."""
+    if reason := metrics.get("collapse_reason"):
+        progress.warn(f"the model has collapsed: {reason}")
 
 
 def report_verdict(metrics: Mapping[str, Any], progress: ProgressReporter) -> None:
@@ -378,7 +383,9 @@ def _already_complete(run: RunDir, recipe: Recipe, rows: InMemoryData | None, pr
     """Return a run that is complete; its pages and its publication, which come last, may be missing."""
     refuse_other_recipe(run, recipe if rows is None else with_data(recipe, run.data))
     progress.note(f"{run.path} is complete already")
-    report_verdict(run.read_metrics(), progress)
+    metrics = run.read_metrics()
+    report_collapse(metrics, progress)
+    report_verdict(metrics, progress)
     if rows is not None:
         rows.store(run.data, begun=True)
     if is_main_process():

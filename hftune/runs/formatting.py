@@ -36,7 +36,7 @@ BASELINE_NAMES = {
     "majority": "majority label",
     "majority of split": "majority label of the split",
     "tfidf": "bag of words",
-    "constant": "constant answer",
+    "constant": "most frequent answer",
     "uniform": "uniform guess",
     "unigram": "unigram counts",
     "bigram": "bigram counts",

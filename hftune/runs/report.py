@@ -64,7 +64,7 @@ def _banners(record: RunRecord) -> list[Banner]:
         )
         found.append(Banner("Not verified.", text, alarm=True))
     if metrics.get("collapsed"):
-        default = "its predictions are (nearly) all one label, or its score is the majority rate"
+        default = "its predictions are (nearly) all one label, or its score is that of the split's majority label"
         text = f"The model is no better than a constant answer: {metrics.get('collapse_reason') or default}."
         found.append(Banner("Collapsed.", text, alarm=True))
     found += [Banner("Check the data.", f"{text}.") for text in metrics.get("data", {}).get("warnings", [])]
@@ -97,7 +97,7 @@ def verdict(metrics: Mapping[str, Any]) -> Verdict | None:
     sign = -1 if metric in LOWER_IS_BETTER else 1
     better = {name: value for name, value in baselines.items() if sign * value >= sign * score}
     values = ", ".join(f"{baseline_name(name)} {number(value)}" for name, value in (better or baselines).items())
-    summary = "A baseline scores as high." if better else "The model scores better than every baseline."
+    summary = "A baseline does as well or better." if better else "The model scores better than every baseline."
     return Verdict(bool(better), summary, f"On {split}, {record.main_metric_name} is {number(score)}; {values}.")
 
 

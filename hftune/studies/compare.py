@@ -24,7 +24,7 @@ from hftune.evaluation.significance import (
     verdict,
 )
 from hftune.recipe import read_recipe
-from hftune.runs.formatting import duration
+from hftune.runs.formatting import baseline_name, duration, score_name
 from hftune.studies.folder import StudyDir
 from hftune.studies.systems import (
     System,
@@ -212,7 +212,12 @@ def compare_systems(
         rows=tuple(rows),
         pairs=_tests(systems, on_split, [row.name for row in rows], score, reference or {}),
         baselines=_shared([row.baselines for row in rows]),
-        notes=(*notes, *_other_items(systems, differing), *_notes(systems, rows, split)),
+        notes=(
+            *notes,
+            *_other_items(systems, differing),
+            *_notes(systems, rows, split),
+            *_baseline_as_good(rows[0], split, metric, score),
+        ),
         higher_is_better=score.higher_is_better,
         differences={
             key: dict(zip((system.name for system in systems), values, strict=True))
@@ -369,6 +374,18 @@ def _notes(systems: Sequence[System], rows: Sequence[ComparedSystem], split: str
     if collapsed:
         notes.append(f"collapsed to one class: {', '.join(collapsed)}")
     return notes
+
+
+def _baseline_as_good(best: ComparedSystem, split: str, metric: str, score: Score) -> list[str]:
+    """A note if a baseline does as well as the best setting, which then has learned nothing worth a comparison."""
+    sign = 1 if score.higher_is_better else -1
+    mean = best.scores[split].mean
+    found = {name: splits[split] for name, splits in best.baselines.items() if split in splits}
+    better = [f"{baseline_name(name)} {value:.4f}" for name, value in found.items() if sign * value >= sign * mean]
+    if not better:
+        return []
+    shown = f"on {split}, {score_name(metric)} is {mean:.4f}; {', '.join(better)}"
+    return [f"a baseline does as well as the best setting, or better: {shown}"]
 
 
 def _count(number: int, thing: str) -> str:

@@ -17,8 +17,7 @@ from hftune.data.questions import load_questions
 from hftune.data.settings import CorpusData, DataSection, QuestionData
 from hftune.errors import HftuneError
 from hftune.evaluation.knowledge import SEEN, name_in, names_in_text, question_template
-from hftune.models.checkpoint import locate
-from hftune.models.hub_files import ModelFiles, load_metadata
+from hftune.models.hub_files import ModelFiles, load_metadata, locate
 from hftune.models.load import load_config, load_tokenizer
 from hftune.models.qa import TASK
 from hftune.models.settings import NO_TRUST, ModelSection

@@ -142,7 +142,7 @@ class Task(ABC, Generic[Data]):
         Raises:
             HftuneError: Names both, and what to use instead.
         """
-        from hftune.models.checkpoint import TRAINING, TRAINING_CAUSAL
+        from hftune.models.hub_files import TRAINING, TRAINING_CAUSAL
         from hftune.models.load import load_config
 
         # Cheapest first; nothing here needs data or weights. A prefix for DeBERTa or a GPT from scratch for
@@ -270,7 +270,7 @@ class Task(ABC, Generic[Data]):
         Raises:
             HftuneError: Models of this task do neither.
         """
-        from hftune.models.checkpoint import locate  # imports transformers
+        from hftune.models.hub_files import locate
 
         raise HftuneError(
             f"{model} was trained for a task that gives texts no labels and no answers",

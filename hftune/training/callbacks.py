@@ -56,12 +56,12 @@ class Clock:
     def __init__(self) -> None:
         self._started: float | None = None
         self._before = 0.0
-        self.aside = 0.0
+        self.other_seconds = 0.0
         """Seconds of these that were spent on evaluation and checkpoints."""
 
-    def start(self, before: float, aside: float) -> None:
+    def start(self, before: float, other_seconds: float) -> None:
         """Continue from the seconds of earlier sessions."""
-        self._before, self.aside = before, aside
+        self._before, self.other_seconds = before, other_seconds
         self._started = time.perf_counter()
 
     @property

@@ -330,9 +330,9 @@ def _contradiction(path: Path, total: int, *, stops_early: bool) -> str | None:
     if not isinstance(finished, bool) or (finished and step < total and not stops_early):
         return f"{PROGRESS} calls training finished ({_shown(finished)}) at step {step:,} of {total:,}"
     losses = progress.get("loss")
-    numbers = [progress.get("seconds"), progress.get("aside"), *(losses if isinstance(losses, list) else [])]
+    numbers = [progress.get("seconds"), progress.get("other_seconds"), *(losses if isinstance(losses, list) else [])]
     if len(numbers) < 3 or not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
-        return f"{PROGRESS} has no seconds, aside and loss as numbers"
+        return f"{PROGRESS} has no seconds, other_seconds and loss as numbers"
     return None
 
 

@@ -401,7 +401,7 @@ def _fitted(trainer: HftuneTrainer) -> Fitted:
             hint="see history.jsonl, or select by another score: train.metric_for_best_model=loss",
         )
     # Examples per second of training alone, so that evaluating more often does not look slower.
-    working = max(clock.seconds - clock.aside, 1e-9)
+    working = max(clock.seconds - clock.other_seconds, 1e-9)
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
     # The operations are those of all processes, the peak is that of one.
     mfu = model_flops_utilization(state.total_flos / args.world_size, working, args.device, dtype)

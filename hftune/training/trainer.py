@@ -195,7 +195,7 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
     def begin_training(self) -> None:
         """Restore from the checkpoint what Trainer's own state does not have."""
         resumed = self._resumed
-        self.clock.start(resumed.get("seconds", 0.0), resumed.get("aside", 0.0))
+        self.clock.start(resumed.get("seconds", 0.0), resumed.get("other_seconds", 0.0))
         sums = resumed.get("loss", [0.0] * self.args.world_size)
         self._loss_sum = torch.tensor(sums[self.args.process_index], dtype=torch.float32, device=self.args.device)
         self._logged_step = resumed.get("logged", 0)
@@ -393,7 +393,7 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
             # Without a backward pass FSDP leaves the weights gathered, and those are not the optimizer's.
             if isinstance(module, FSDPModule):
                 module.reshard()
-        self.clock.aside += self.clock.seconds - before
+        self.clock.other_seconds += self.clock.seconds - before
         if self.is_in_train and self._is_best(metrics):  # before Trainer updates state.best_metric
             # If save_steps is a multiple of eval_steps, the best checkpoint would be missing.
             self.control.should_save = True
@@ -448,7 +448,7 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
                 **self._sums,
                 "logged": self._logged_step,
                 "seconds": self.clock.seconds,
-                "aside": self.clock.aside,
+                "other_seconds": self.clock.other_seconds,
                 "finished": self.control.should_training_stop,
             }
             write_json(folder / PROGRESS, progress)
@@ -460,7 +460,7 @@ class HftuneTrainer(Trainer):  # type: ignore[misc]
             self.broken = ()
         self.accelerator.wait_for_everyone()
         self.saved_step = step
-        self.clock.aside += self.clock.seconds - self._saving_since
+        self.clock.other_seconds += self.clock.seconds - self._saving_since
         self._saving_since = -1.0
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
