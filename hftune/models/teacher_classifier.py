@@ -84,8 +84,8 @@ def open_classifier(section: ModelSection) -> OpenedClassifier:
     if architectures and not any(name.endswith(HEAD) for name in architectures):
         raise HftuneError(
             f"the teacher {checkpoint.name} is no classifier ({architectures[0]}), so it has no labels to teach",
-            hint=f"fine-tune it first: `hftune classify --model {checkpoint.name} --data FILE`; to learn the hidden states "
-            "of an encoder from plain text, give --corpus and no --data",
+            hint=f"fine-tune it first: `hftune classify --model {checkpoint.name} --data FILE`; to learn the hidden "
+            "states of an encoder from plain text, give --corpus and no --data",
         )
     return OpenedClassifier(checkpoint, known)
 
