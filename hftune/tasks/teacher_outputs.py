@@ -39,7 +39,6 @@ from hftune.models.alignment import Aligned
 from hftune.models.teacher import Teacher, TextVectors
 from hftune.models.teacher_classifier import ClassifierTeacher
 from hftune.progress import ProgressReporter, progress_bar
-from hftune.training.launch import main_first
 
 KIND = "teacher"
 SHARD_BYTES = 64 << 20
@@ -103,24 +102,27 @@ def mark_used(paths: Sequence[Path]) -> None:
 def stored_outputs(
     teacher: Teacher, splits: dict[str, Sequence[str]], progress: ProgressReporter
 ) -> dict[str, StoredOutputs]:
-    """The teacher's outputs for some splits, from the cache or computed now; the main process computes them first.
+    """The teacher's outputs for some splits, from the cache or computed now.
+
+    Of several processes one computes each shard, and the others find it.
 
     Raises:
         HftuneError: The disk or the cache has no room for them.
     """
     plans = {name: _shards(texts, teacher.width) for name, texts in splits.items()}
+    _refuse_too_large(
+        {
+            _text_key(teacher, texts, rows): estimated_bytes(teacher, [texts[row] for row in rows])
+            for name, texts in splits.items()
+            for rows in plans[name]
+        }
+    )
+    # The lock of each shard is enough. A barrier of all processes would wait forever at the end of a run, when the main
+    # process scores the saved model alone.
     made = {}
-    with main_first():
-        _refuse_too_large(
-            {
-                _text_key(teacher, texts, rows): estimated_bytes(teacher, [texts[row] for row in rows])
-                for name, texts in splits.items()
-                for rows in plans[name]
-            }
-        )
-        for name, texts in splits.items():
-            entries = _entries(teacher, texts, plans[name], progress, f"tokens of {name} read by the teacher")
-            made[name] = StoredOutputs(entries, plans[name], len(texts))
+    for name, texts in splits.items():
+        entries = _entries(teacher, texts, plans[name], progress, f"tokens of {name} read by the teacher")
+        made[name] = StoredOutputs(entries, plans[name], len(texts))
     return made
 
 
@@ -307,8 +309,6 @@ def stored_logits(
         ]
         cut = [texts.rows(part) for part in parts]
         shards[name] = {_key(teacher.fingerprint, (*part.texts, "", *(part.pairs or ()))): part for part in cut}
-    # Each process looks them up, and the lock of a shard lets one of them compute it. Without waiting for each other:
-    # at the end of a run the main process scores alone.
     _refuse_too_large({key: size * len(part.texts) for cut in shards.values() for key, part in cut.items()})
     return {name: StoredLogits(_logit_entries(teacher, cut, progress, name), together) for name, cut in shards.items()}
 
