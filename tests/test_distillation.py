@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from hftune import cache
-from hftune.data.words import pieces, word_spans
+from hftune.data.words import chunks, word_spans
 from hftune.files import read_json, read_jsonl
 from hftune.models.alignment import Aligned, align
 from hftune.models.distilled import PROJECTION, BertDistilled
@@ -40,7 +40,7 @@ from hftune.pipeline.train import assemble, train
 from hftune.progress import ProgressReporter
 from hftune.runs.directory import RunDir
 from hftune.tasks import teacher_outputs
-from hftune.tasks.distill_encoder import DistillationLoss, DistillCollator
+from hftune.tasks.distill_encoder import DistillCollator, EncoderDistillationLoss
 from hftune.tasks.teacher_outputs import LiveOutputs, stored_outputs
 from hftune.training.callbacks import LossComponents
 
@@ -95,9 +95,9 @@ def test_words_of_hostile_text() -> None:
 
 
 def test_pieces_are_as_long_as_each_other_and_cut_between_words() -> None:
-    made = list(pieces(["one two three four five, six", "", " \n", "alone", "half \ud83d"], 3))
+    made = list(chunks(["one two three four five, six", "", " \n", "alone", "half \ud83d"], 3))
     assert made == ["one two", "three four five", ", six", "alone", "half \ufffd"]
-    sizes = [len(word_spans(piece)) for piece in pieces(["word " * 100], 30)]
+    sizes = [len(word_spans(piece)) for piece in chunks(["word " * 100], 30)]
     assert sizes == [25] * 4
 
 
@@ -136,7 +136,7 @@ def pairs(aligned: Aligned, row: int) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("max_length", [16, 512])
 def test_words_of_two_tokenizers_are_the_same_words(max_length: int) -> None:
-    texts = list(pieces(HOSTILE, 80))
+    texts = list(chunks(HOSTILE, 80))
     for name, tokenizer in tokenizers_of(texts).items():
         aligned = align(tokenizer, texts, max_length)
         assert len(aligned) == len(texts)
@@ -180,7 +180,7 @@ def test_the_cache_equals_the_live_teacher_and_survives_being_killed(
 ) -> None:
     monkeypatch.setenv("HFTUNE_CACHE", str(tmp_path))
     monkeypatch.setattr(teacher_outputs, "SHARD_BYTES", 700)
-    texts = list(pieces(HOSTILE, 80))
+    texts = list(chunks(HOSTILE, 80))
     read: list[int] = []
     original, kills = Teacher._batch, 3
 
@@ -273,7 +273,7 @@ def test_the_loss_by_hand(distance: str, home: Path) -> None:
         home, KIND, **{"task.mlm_weight": 0.5, "task.word_weight": 2.0, "task.sentence_weight": 3.0}
     ).task
     labels = inputs.pop("labels")
-    loss = DistillationLoss(section, LossComponents())(model(**inputs), labels)
+    loss = EncoderDistillationLoss(section, LossComponents())(model(**inputs), labels)
 
     nats, words, sentences = [], [], []
     for row in range(2):

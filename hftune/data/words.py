@@ -54,8 +54,8 @@ def word_spans(text: str) -> NDArray[np.int32]:
     return np.array(found, dtype=np.int32).reshape(-1, 2)
 
 
-def pieces(texts: Iterable[str], max_words: int) -> Iterator[str]:
-    """The texts, long ones cut between words into pieces of nearly equal length; texts without a word are left out."""
+def chunks(texts: Iterable[str], max_words: int) -> Iterator[str]:
+    """The texts, long ones cut between words into chunks of nearly equal length; texts without a word are left out."""
     for raw in texts:
         text = clean(raw)
         spans = word_spans(text)

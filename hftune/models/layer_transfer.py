@@ -133,7 +133,7 @@ def return_layers(model: PreTrainedModel, pairs: Pairs, width: int, *, hidden: b
 
 @contextmanager
 def without_projections(model: PreTrainedModel) -> Iterator[None]:
-    """The plain model, as it is saved; training may go on with the projections."""
+    """The plain model, as it is saved; training may continue with the projections."""
     projections = model._modules.pop(PROJECTIONS, None)
     try:
         yield

@@ -76,6 +76,7 @@ class Distillation(Classification):
         self.section = expect(recipe.task, DistillTask)
         self.joint_data = expect(recipe.data, JointData)
         self.active = self.section.reads_teacher
+        self._teachers: list[ClassifierTeacher] | None = None
 
     # ---- The teacher ----
 
@@ -87,7 +88,7 @@ class Distillation(Classification):
 
     def teachers(self, data: Splits) -> list[ClassifierTeacher]:
         """The teachers, loaded once; their logits are in the label order of the data."""
-        if not hasattr(self, "_teachers"):
+        if self._teachers is None:
             self._teachers = [ClassifierTeacher(one, one.order_for(data.labels, data.source)) for one in self.opened]
         return self._teachers
 
@@ -341,7 +342,7 @@ class Distillation(Classification):
 class NumberedRows(Dataset[dict[str, Any]]):
     """Tokenized examples, one part after the other, whose ``labels`` are the label and the number of the example."""
 
-    # The number stands for the teacher's probabilities. Labels are the one entry of a batch that every model, adapter
+    # The number refers to the teacher's probabilities. Labels are the one entry of a batch that every model, adapter
     # and cached feature passes on to the loss and to the metrics, as integers that no precision rounds.
 
     def __init__(self, *parts: TokenizedRows) -> None:

@@ -25,7 +25,7 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 
 from hftune.config.section import expect
 from hftune.data.corpus import Corpus
-from hftune.data.words import pieces
+from hftune.data.words import chunks
 from hftune.errors import HftuneError
 from hftune.evaluation.language import items_of, masked_scores
 from hftune.evaluation.scores import SCORES
@@ -92,9 +92,9 @@ class DistillEncoder(MaskedLanguageModel):
         assert self.opened, "refused if it is no encoder"
 
     def load_data(self) -> Corpus:
-        """Read the texts and cut long ones into pieces, which are the examples."""
+        """Read the texts and cut long ones into chunks, which are the examples."""
         whole = super().load_data()
-        parts = {name: tuple(pieces(texts, self.section.max_words)) for name, texts in whole.named.items()}
+        parts = {name: tuple(chunks(texts, self.section.max_words)) for name, texts in whole.named.items()}
         for name, texts in parts.items():
             if not texts:
                 raise HftuneError(
@@ -103,7 +103,7 @@ class DistillEncoder(MaskedLanguageModel):
         notes = whole.notes
         if sum(map(len, parts.values())) > sum(map(len, whole.named.values())):
             found = ", ".join(f"{len(texts):,} {name}" for name, texts in parts.items())
-            notes = (*notes, f"texts are cut into pieces of at most {self.section.max_words} words: {found}")
+            notes = (*notes, f"texts are cut into chunks of at most {self.section.max_words} words: {found}")
         train, validation, test = (parts.get(name) for name in ("train", "validation", "test"))
         assert train is not None and validation is not None, "every corpus has them"
         return dataclasses.replace(whole, train=train, validation=validation, test=test, notes=notes)
@@ -133,7 +133,7 @@ class DistillEncoder(MaskedLanguageModel):
             train_lengths=lengths,
             validation_lengths=fixed.examples.sizes.tolist(),
             compute_metrics=_compute_metrics,
-            loss=DistillationLoss(section, components),
+            loss=EncoderDistillationLoss(section, components),
             tokens=examples.examples.fingerprint,
             preprocess_logits=distillation_statistics,
             keep_columns=True,
@@ -308,7 +308,7 @@ class DistillCollator:
         }
 
 
-class DistillationLoss:
+class EncoderDistillationLoss:
     """Trainer's ``compute_loss_func``: the weighted sum of three means; that of the masked tokens in evaluation."""
 
     def __init__(self, section: DistillEncoderTask, components: LossComponents) -> None:

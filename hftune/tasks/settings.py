@@ -214,7 +214,7 @@ class DistillEncoderTask(TeacherSettings, MaskedLines):
 
     kind: Literal["distill_encoder"] = "distill_encoder"
     max_words: int = Field(default=80, ge=4, le=4096)
-    """Words of an example: longer documents are cut into pieces of nearly equal length."""
+    """Words of an example: longer documents are cut into chunks of nearly equal length."""
     mlm_weight: float = Field(default=1.0, gt=0.0)
     """Weight of the loss of the masked tokens."""
     word_weight: float = Field(default=1.0, ge=0.0)

@@ -35,7 +35,7 @@ def _sentence(text: str) -> str:
 
 
 def _state(rng: Random, fact: dict[str, Any], answer: bool, slots: dict[str, str]) -> str:
-    """What the passage says about a fact, in one sentence or with the opposite as a wrong claim."""
+    """The part of the passage about a fact, in one sentence or with the opposite as a wrong claim."""
     truth, opposite = (rng.choice(fact["yes" if side else "no"]) for side in (answer, not answer))
     slots = slots | {"y": str(rng.randint(1790, 2009)), "c": str(rng.randint(3, 90))}
     if rng.random() >= CLAIMED:

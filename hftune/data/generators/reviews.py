@@ -1,8 +1,8 @@
 """Generated reviews of shops, restaurants and the like with one to five stars, in the format of yelp_small.
 
 The stars are drawn first, then a mood near them, then one to three sentences that judge one thing each, with values
-near the mood. What a sentence says depends mostly on ordinary English words of different strength, of which most are
-rare, and on how they are combined: negated, weakened, contrasted, or true of something else. The words are in
+near the mood. The sentiment of a sentence depends mostly on ordinary English words of different strength, of which most
+are rare, and on how they are combined: negated, weakened, contrasted, or true of something else. The words are in
 reviews.toml, with valences on a scale from -3 to 3.
 """
 
