@@ -175,7 +175,7 @@ def test_the_command_learns_shows_and_overwrites_nothing(
         size = {"wordpiece": "40", "unigram": "24"}[kind]
         asked = ("--corpus", "text.jsonl", "--kind", kind, "--vocab-size", size, "--output", kind)
         code, out, err = hftune("tokenizer", "train", *asked)
-        assert code == 0 and f"--objective {objective} --tokenizer {kind}" in out, err
+        assert code == 0 and f"--objective {objective} --corpus" in out and f"--tokenizer {kind}" in out, err
 
 
 @pytest.mark.parametrize(
