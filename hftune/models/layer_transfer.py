@@ -134,7 +134,9 @@ def return_layers(model: PreTrainedModel, pairs: Pairs, width: int, *, hidden: b
 @contextmanager
 def without_projections(model: PreTrainedModel) -> Iterator[None]:
     """The plain model, as it is saved; training may continue with the projections."""
-    projections = model._modules.pop(PROJECTIONS, None)
+    projections = dict(model.named_children()).get(PROJECTIONS)
+    if projections is not None:
+        delattr(model, PROJECTIONS)
     try:
         yield
     finally:
